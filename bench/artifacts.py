@@ -22,7 +22,7 @@ from statistics import median
 
 from bench.figures import Figure
 from bench.running import Caller, daemon, folder, quick
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 
 SIZE = 4 * 1024 * 1024
 SIZES = (SIZE // 4, SIZE, SIZE * 4)

@@ -18,19 +18,19 @@ import anyio
 
 from bench.figures import Figure
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.context_sections import spec
+from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.indexing.stub_discovery import discover
 from ctxd.models import read_models
 from ctxd.sessions import chat_operations, file_operations
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import SessionSettings
-from ctxd.sources.filesystem import HostFiles
-from ctxd.store.store import VersionStore
+from ctxd.sources.host_files import HostFiles
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import PromptEvent
 
 SIZES = (1_000, 10_000)

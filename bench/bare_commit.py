@@ -30,8 +30,8 @@ import msgspec
 import uvloop
 
 from bench.bare_rpc import Reply, Request
-from ctxd.dbfile import checkpoint, insert_rows, open_writer, unpack_body
 from ctxd.limits import CHECKPOINT_BYTES, COMMIT_WRITES_MAX
+from ctxd.sqlite_file import checkpoint, insert_rows, open_writer, unpack_body
 from ctxd_protocol.methods.sessions import SessionCreateParams
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams, ToolcallRecordResult
 from ctxd_protocol.object_types import Receipt

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly import repack_policy
-from ctxd.transcripts.readers import UnknownFormat, read
+from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

@@ -31,22 +31,22 @@ import msgspec
 from bench.figures import Figure
 from bench.recorded_sessions import ROOT
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.context_sections import spec
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_target import Wanted
+from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import chat_operations, toolcall_operations
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import RecordUsage
-from ctxd.sources.filesystem import HostFiles
-from ctxd.store.store import VersionStore
-from ctxd.transcripts.readers import UnknownFormat, read
+from ctxd.sources.host_files import HostFiles
+from ctxd.store.version_store import VersionStore
+from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -307,7 +307,7 @@ async def appended(size: int) -> float:
             began = time.process_time()
             await made.request(live)
             took.append(time.process_time() - began)
-            await made.store.settled()
+            await made.store.wait_for_writes()
     return min(took)
 
 

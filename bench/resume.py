@@ -23,14 +23,14 @@ import msgspec
 from bench.figures import Figure
 from bench.running import folder, quick
 from ctxd.clock import SystemClock
-from ctxd.dbfile import unpack_body
 from ctxd.objects.document import decode_document, file_text, toolcall
 from ctxd.objects.generated_ids import file_id
 from ctxd.sessions import chat_operations, file_operations, toolcall_operations
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import SessionSettings
-from ctxd.store.store import VersionStore
+from ctxd.sqlite_file import unpack_body
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from ctxd_protocol.object_types import FilesystemSource
 

@@ -26,7 +26,7 @@ from bench.running import daemon, folder, quick
 from bench.store import generate
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import identity_hash
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import AppendChat, SessionHead, head_document, segment_document
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent

@@ -21,15 +21,15 @@ import msgspec
 
 from bench.figures import Figure
 from bench.running import environment
-from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import Document, encode_document
 from ctxd.objects.generated_ids import session_of
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.store import journal, statedir
+from ctxd.store import journal, state_directory
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.journal_writer import JournalWriter
 
@@ -58,13 +58,13 @@ def conversation_line(seq: int) -> Document:
 def generate(root: Path, rows: int, document: Callable[[int], Document] = conversation_line) -> None:
     """Fill the new state directory ``root`` with ``rows`` journal rows of one document each, that of its sequence: a
     valid chain, and all that a verification looks for, written without a flush a row."""
-    held = statedir.hold(root)
+    held = state_directory.hold(root)
     witness = WitnessFile(held.witness)
     journal_writer = JournalWriter(held, ArtifactStore(held.artifacts), SystemClock())
     journal_writer.open()
     chain = journal_writer.head.chain
     journal_writer.close(tidy=True)
-    connection = dbfile.open_writer(held.database)
+    connection = sqlite_file.open_writer(held.database)
     connection.execute("PRAGMA synchronous=OFF").fetchall()
     backend = SqliteBackend(connection)
     for first in range(1, rows + 1, ROWS_OF_A_TRANSACTION):
@@ -72,7 +72,7 @@ def generate(root: Path, rows: int, document: Callable[[int], Document] = conver
         connection.execute("BEGIN")
         chain = _add(connection, backend, map(document, range(first, last)), first, chain)
         connection.execute("COMMIT")
-        dbfile.checkpoint(connection, truncate=True)
+        sqlite_file.checkpoint(connection, truncate=True)
     connection.close()
     witness.write(Head(rows, chain), sync=True)
     witness.close()
@@ -81,7 +81,7 @@ def generate(root: Path, rows: int, document: Callable[[int], Document] = conver
 
 
 def _add(
-    connection: dbfile.Connection, backend: SqliteBackend, documents: Iterable[Document], first: int, chain: bytes
+    connection: sqlite_file.Connection, backend: SqliteBackend, documents: Iterable[Document], first: int, chain: bytes
 ) -> bytes:
     lines, versions, places = [], [], list[int | None]()
     for seq, document in enumerate(documents, first):
@@ -95,7 +95,7 @@ def _add(
         lines.append((seq, *columns, body, b3, chain))
         versions.append(Version(id, at, seq, at, put.document))
         places += journal.places((put,), len(body))
-    dbfile.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", lines)
+    sqlite_file.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", lines)
     backend.append(versions, places)
     return chain
 
@@ -104,7 +104,7 @@ def ready_s(root: Path, place: Path) -> float:
     """Seconds from starting a daemon on the state directory ``root`` to its answer to ``hello``. ``place`` is a folder
     for its socket."""
     if (root / "state.db").exists():
-        dbfile.forget_cached_pages(root / "state.db")
+        sqlite_file.forget_cached_pages(root / "state.db")
     path = place / "ready.sock"
     began = time.monotonic()
     process = subprocess.Popen(

@@ -23,11 +23,11 @@ import msgspec
 
 from bench.figures import Figure
 from bench.recorded_sessions import ROOT
-from ctxd.assembly.calibration import Measure, MeasuredRequest, calibrated, measured
 from ctxd.assembly.token_budget import estimate_tokens
+from ctxd.assembly.token_calibration import CalibrationSample, ContentMeasures, calibrated, measure_items
 from ctxd.assembly.window_references import EventRef, Material, arguments_of, call_facts, items_of
 from ctxd.sessions.stored_session import RecordUsage
-from ctxd.transcripts.readers import UnknownFormat, read
+from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -116,16 +116,16 @@ def cut_streams(path: Path) -> set[str]:
 
 def replay(harness: str, replies: Iterable[Reply], errors: Errors, cut: Container[str | None] = ()) -> None:
     """Add the errors of one session; ``cut``: the messages of which the output is not known."""
-    before: list[MeasuredRequest] = []
+    before: list[CalibrationSample] = []
     usage: dict[int, RecordUsage] = {}
-    outside = reply = Measure()
+    outside = reply = ContentMeasures()
     base = number = 1
     is_cut = False
     for at in replies:
         if any(isinstance(event, CompactionEvent) for event in at.came):
-            base, outside, reply = number, Measure(), Measure()
-        outside += measured(_items(at.came))[0]
-        request = MeasuredRequest(number, base, "", at.model or "", outside, reply)
+            base, outside, reply = number, ContentMeasures(), ContentMeasures()
+        outside += measure_items(_items(at.came))[0]
+        request = CalibrationSample(number, base, "", at.model or "", outside, reply)
         # A request that failed was billed for nothing.
         if at.usage is not None and (tokens := at.usage.input + at.usage.cache_read + at.usage.cache_write):
             last = before[-1] if before else None
@@ -146,7 +146,7 @@ def replay(harness: str, replies: Iterable[Reply], errors: Errors, cut: Containe
             )
         is_cut = at.message in cut
         before.append(request)
-        reply += measured(_items(at.events))[1]
+        reply += measure_items(_items(at.events))[1]
         number += 1
 
 

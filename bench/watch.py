@@ -266,7 +266,7 @@ async def adding(place: Path) -> Figure:
             file = Followed(str(place / f"d{number:05}" / "file.txt"), 1)
             began = time.perf_counter()
             trackers.lease("s", {str(number): file})
-            await trackers.settled()
+            await trackers.wait_until_attached()
             taken.append(time.perf_counter() - began)
         assert trackers.watches == total, f"{trackers.watches} watches for {total} directories"
         tasks.cancel_scope.cancel()

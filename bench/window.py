@@ -271,7 +271,7 @@ class Repacked(Policy):
         if window is not self.window:
             self.window, self.carried = window, {}
         contents, places = self.contents(window)
-        decision = repack_policy.decide(
+        decision = repack_policy.choose_repack(
             contents, self.carried, tokens=window.size, sent=window.cached,
             idle_s=window.idle_s if window.cached else None, model=MODEL, lifetime_s=LIFETIME_S, rules=self.rules,
         )  # fmt: skip

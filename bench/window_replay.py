@@ -27,7 +27,7 @@ from ctxd.assembly.request_target import Wanted
 from ctxd.assembly.window_references import call_name
 from ctxd.models import Models
 from ctxd.sessions import chat_operations
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.live_session import WriteRequest
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

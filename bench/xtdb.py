@@ -35,12 +35,12 @@ import msgspec
 from bench.figures import Figure
 from bench.running import Caller, folder, quick, serving
 from bench.xtdb_node import Bare, node
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import Op, PutDoc
 from ctxd.store import journal
-from ctxd.store.journal import fold
+from ctxd.store.journal import read_versions
 
 CONTENT_BYTES = 500
 CALLS_PER_BATCH = 50
@@ -146,15 +146,15 @@ def standing_still(pid: int) -> Iterator[None]:
 
 def documents(state: Path) -> list[Op]:
     """What the projection puts at the node for the journal in ``state``: versions, and the texts they refer to."""
-    connection = dbfile.open_reader(state / "state.db")
+    connection = sqlite_file.open_reader(state / "state.db")
     writer = journal.writer_id(connection)
     ops: list[Op] = []
     for row in journal.read_rows(connection, after=0):
-        for version in fold(row):
+        for version in read_versions(row):
             if version.content is not None:
                 query = "SELECT size, bytes FROM content WHERE hash=?"
                 ((size, stored),) = connection.execute(query, (version.content,))
-                text = dbfile.unpack_content(size, stored)
+                text = sqlite_file.unpack_content(size, stored)
                 docs = xtdb_documents.content_docs(version.content, str(text, "utf-8"))
                 ops += [PutDoc(doc, xtdb_documents.FIXED_VALID_TIME) for doc in docs]
             ops.append(PutDoc(xtdb_documents.to_doc(version, writer), version.valid_time))

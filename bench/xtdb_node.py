@@ -16,8 +16,8 @@ import aiohttp
 from ctxd.backends.xtdb import transit
 from ctxd.backends.xtdb.messages import Op, encode_transaction
 from ctxd.backends.xtdb.node.install import install
-from ctxd.backends.xtdb.node.installation import Installation
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config, start
+from ctxd.backends.xtdb.node.node_layout import Installation
 
 START_S_MAX = 60.0
 TYPE = "application/transit+json"

@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from ctxd import __version__
-from ctxd.command_line import SHELLS, Group, Stop, completion_script
-from ctxd.command_line import run as run_program
+from ctxd.click_support import SHELLS, Group, Stop, completion_script
+from ctxd.click_support import run as run_program
 
 _COMMANDS: Final = {
     "run": "ctxd.commands.run:run",
@@ -20,9 +20,9 @@ _COMMANDS: Final = {
     "config": "ctxd.commands.config:config",
     "service": "ctxd.commands.service:service",
     "xtdb": "ctxd.commands.xtdb:xtdb",
-    "rebuild-xtdb": "ctxd.commands.projection:rebuild_xtdb",
+    "rebuild-xtdb": "ctxd.commands.xtdb_projection:rebuild_xtdb",
     "migrate": "ctxd.commands.migrate:migrate",
-    "requeue": "ctxd.commands.projection:requeue",
+    "requeue": "ctxd.commands.xtdb_projection:requeue",
     "doctor": "ctxd.commands.xtdb:doctor",
 }
 

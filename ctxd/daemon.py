@@ -18,16 +18,16 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.context_sections import spec
-from ctxd.assembly.recorded_usage import UsageOperations
+from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
+from ctxd.assembly.usage_operations import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
-from ctxd.commits.template_start import SessionStart
+from ctxd.commits.session_start import SessionStart
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.component import Provider
@@ -42,7 +42,7 @@ from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
-from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
+from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, tune_gc
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, build_table, complete
@@ -52,39 +52,39 @@ from ctxd.rpc.handlers import (
     context,
     epochs,
     events,
-    file_lookups,
     objects,
-    purge_scan_export,
     trackers,
 )
 from ctxd.rpc.handlers import daemon as daemon_methods
+from ctxd.rpc.handlers import files as file_methods
 from ctxd.rpc.handlers import hosts as host_methods
+from ctxd.rpc.handlers import mounts as mount_methods
 from ctxd.rpc.handlers import search as search_methods
 from ctxd.rpc.handlers import sessions as session_methods
 from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState
+from ctxd.rpc.socket_binding import listening
 from ctxd.rpc.socket_server import Server
-from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
 from ctxd.sandboxes import sandbox_methods as sandbox_methods
-from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
-from ctxd.search.search import SearchQueries
+from ctxd.sandboxes.sandbox_directories import Directories
 from ctxd.search.search_index import SearchIndex
+from ctxd.search.search_queries import SearchQueries
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.change_notices import NoticeFeeds
-from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.tracking import Tracking
+from ctxd.sessions.session_listing import SessionLists
+from ctxd.sessions.tracked_files import Tracking
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.host_files import HostFiles
 from ctxd.sources.project_lookup import ProjectLookup
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import StoreFailed
 from ctxd.trackers.tracker import file_trackers
 from ctxd.worker_threads import in_thread
@@ -94,7 +94,7 @@ from ctxd_protocol.session_types import ComponentName
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:
-    from ctxd.sharing.session_ownership import Hosts
+    from ctxd.sharing.session_ownership import SessionOwnership
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
@@ -106,7 +106,7 @@ class Services(NamedTuple):
     store: VersionStore
     sessions: Sessions
     indexer: Indexer
-    hosts: "Hosts | None"
+    hosts: "SessionOwnership | None"
     sandboxes: Sandboxes
     tracking: Tracking | None
     commits: CommitImports
@@ -223,7 +223,7 @@ class Daemon:
             await self._drain(self._parts)
         log.info("daemon.stopped")
 
-    async def _open(self, running: AsyncExitStack, parts: Parts, hosts: "Hosts | None") -> None:
+    async def _open(self, running: AsyncExitStack, parts: Parts, hosts: "SessionOwnership | None") -> None:
         """Start the parts that serve: other hosts, the sockets of sandboxes, the host's socket, trackers and
         metrics."""
         running.callback(self._service_manager.close)
@@ -304,14 +304,14 @@ class Daemon:
 
     async def _joined(
         self, sessions: Sessions, ownership: Ownership, projection: Projection | None, filesystem: str
-    ) -> "Hosts | None":
+    ) -> "SessionOwnership | None":
         target, shared = self._options.store, self._options.shared
         if shared is None or target is None or projection is None:
             return None
         # HTTP libraries are loaded only if they are needed.
-        from ctxd.sharing.session_ownership import Hosts
+        from ctxd.sharing.session_ownership import SessionOwnership
 
-        hosts = Hosts(
+        hosts = SessionOwnership(
             target.url, sessions, ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
             filesystem=filesystem, projected=lambda: projection.seq, log_event=self._log_event,
         )  # fmt: skip
@@ -384,9 +384,10 @@ class Daemon:
                 services.hosts,
                 lists,
             ),
-            file_lookups.FileCalls(sessions, indexer),
+            file_methods.FileCalls(sessions, indexer),
+            mount_methods.MountCalls(),
             objects.ObjectCalls(sessions),
-            purge_scan_export.SecretCalls(sessions),
+            objects.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive, services.checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
@@ -425,10 +426,10 @@ class Daemon:
     async def _metrics(self, parts: Parts) -> bytes:
         """The current metrics in Prometheus' text format."""
         # The Prometheus library is loaded only if it is needed.
-        from ctxd.prometheus_metrics import Figures, exposition
+        from ctxd.prometheus_metrics import DaemonMetrics, exposition
 
         tracking = parts.tracking
-        figures = Figures(
+        figures = DaemonMetrics(
             status=self.status(),
             tally=parts.shared.tally,
             commits=parts.store.commit_durations,
@@ -486,7 +487,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     """
     service_manager = ServiceManager.of(os.environ)
     have_descriptors()
-    spare_the_collector()
+    tune_gc()
     return_large_blocks()
     scanner = scanner_from(config)
     # The lock on the state directory, which has the key, is not held yet: tags in the log are valid for this run only.

@@ -22,8 +22,8 @@ from ctxd.projection.progress import Room
 from ctxd.projection.projection_loop import Target
 from ctxd.rpc.listener_state import Timing
 from ctxd.rpc.socket_server import CONNECTIONS_MAX
+from ctxd.secrets.custom_rules import RulesRefused, scanner_of
 from ctxd.secrets.policy import DEFAULT
-from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scanner import Scanner
 from ctxd.trackers.watcher_interface import WatcherChoice
 from ctxd_protocol.limits import Limits

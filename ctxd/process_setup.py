@@ -31,7 +31,7 @@ def has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def spare_the_collector() -> None:
+def tune_gc() -> None:
     """Make the garbage collector run less often, and never over imported modules.
 
     Most objects made by a call are freed by their reference count, and the others are kept: searching either for cycles

@@ -17,21 +17,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ctxd.clock import SystemClock
-from ctxd.observe.call_counts import Tally
+from ctxd.observe.call_counts import CallCounter
 from ctxd.store.journal_writer import Durations
 from ctxd_protocol.status import DaemonStatus
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class DaemonMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon at one moment. ``tracked``: the states of the tracked files."""
 
     status: DaemonStatus
-    tally: Tally
+    tally: CallCounter
     commits: Durations
     tracked: Sequence[str]
 
 
-def exposition(figures: Figures) -> bytes:
+def exposition(figures: DaemonMetrics) -> bytes:
     """``figures`` in Prometheus' text format, with those of this process. Takes some ms."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Taken([*process(), *families(figures)]))
@@ -59,7 +59,7 @@ def process() -> Iterator[Metric]:
     yield GaugeMetricFamily("process_max_fds", "Most open descriptors.", value=most)
 
 
-def families(figures: Figures) -> Iterator[Metric]:
+def families(figures: DaemonMetrics) -> Iterator[Metric]:
     """Every metric except those of the process."""
     status = figures.status
     info = GaugeMetricFamily("ctxd_build_info", "The version that runs.", labels=["version"])
@@ -80,7 +80,7 @@ def families(figures: Figures) -> Iterator[Metric]:
     yield from _trackers(figures)
 
 
-def _store(figures: Figures) -> Iterator[Metric]:
+def _store(figures: DaemonMetrics) -> Iterator[Metric]:
     store = figures.status.store
     yield CounterMetricFamily("ctxd_writes", "Rows of the journal, ever.", value=store.rows)
     yield CounterMetricFamily("ctxd_commits", "Transactions since the start.", value=store.commits)
@@ -106,7 +106,7 @@ def _store(figures: Figures) -> Iterator[Metric]:
     yield GaugeMetricFamily("ctxd_projection_quarantined_rows", "Rows that the node refuses.", value=quarantined)
 
 
-def _calls(figures: Figures) -> Iterator[Metric]:
+def _calls(figures: DaemonMetrics) -> Iterator[Metric]:
     status, tally = figures.status, figures.tally
     counts = [("host", status.connections), ("sandbox", status.sandboxes.connections)]
     yield _by("ctxd_connections", "Open connections.", "listener", counts)
@@ -123,7 +123,7 @@ def _calls(figures: Figures) -> Iterator[Metric]:
     yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=beyond)
 
 
-def _trackers(figures: Figures) -> Iterator[Metric]:
+def _trackers(figures: DaemonMetrics) -> Iterator[Metric]:
     watching, states = figures.status.tracking, Counter(figures.tracked)
     counts = [(state, states[state]) for state in ("attached", "orphaned", "resumed")]
     yield _by("ctxd_trackers", "Files that are followed, by how that goes.", "state", counts)

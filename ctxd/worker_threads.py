@@ -166,7 +166,7 @@ class _BulkWork:
             self._running += change
             sys.setswitchinterval(BULK_TURN_S if self._running else self._usual_s)
 
-    def let_others_run(self) -> None:
+    def yield_to_other_threads(self) -> None:
         """See the function of the same name."""
         if self._running and perf_counter() >= getattr(self._turn, "ends", 0.0):
             sleep(BULK_PAUSE_S)
@@ -176,14 +176,14 @@ class _BulkWork:
 _BULK: Final = _BulkWork()
 
 
-def let_others_run() -> None:
+def yield_to_other_threads() -> None:
     """Pause for ``BULK_PAUSE_S`` if bulk work is in progress and this thread has not paused for ``BULK_TURN_S``.
 
     For bulk work with many short reads and writes. Each of them releases the interpreter lock, and takes it again
     before a waiting thread has woken up. That thread requests the lock only after ``BULK_TURN_S`` without any release,
     and so waits for about 5 ms. Do not call this while holding a lock that other threads need.
     """
-    _BULK.let_others_run()
+    _BULK.yield_to_other_threads()
 
 
 class Lane:

@@ -11,7 +11,7 @@ from typing import Self
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
-from ctxd_client.reconnecting import ReconnectingConnection
+from ctxd_client.reconnecting_connection import ReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

@@ -11,7 +11,7 @@ from ctxd_client.change_notices import Notices
 from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.methods import ClientMethods, SessionMethods
-from ctxd_client.reconnecting import ReconnectingConnection
+from ctxd_client.reconnecting_connection import ReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.session_arguments import (
     ToolError,
@@ -297,10 +297,10 @@ class Session(SessionMethods):
             match asked:
                 case context_tools.PinArguments():
                     change = self.pin if asked.pinned else self.unpin
-                    return context_tools.moved(name, await change(asked.id))
+                    return context_tools.describe_change(name, await change(asked.id))
                 case context_tools.ObjectArguments():
                     change = self.activate if name == "context_activate" else self.deactivate
-                    return context_tools.moved(name, await change(asked.id))
+                    return context_tools.describe_change(name, await change(asked.id))
                 case context_tools.ListArguments():
                     return await self._listed(asked)
                 case context_tools.SearchArguments():
@@ -328,4 +328,4 @@ class Session(SessionMethods):
             cursor, searched = page.next_cursor, searched + limit
             if cursor is None:
                 break
-        return context_tools.listed(rows[: context_tools.ROWS_MAX], asked, cursor, found=len(rows))
+        return context_tools.format_list(rows[: context_tools.ROWS_MAX], asked, cursor, found=len(rows))

@@ -2,7 +2,7 @@
 
 It has the stream, the table of pending calls, and one task each for reading and writing. Only the writer sends, so a
 cancelled call never leaves half a line on the stream: it sends a cancel request, and its late reply is discarded. When
-the stream ends, every waiting call fails. ``reconnecting`` connects again.
+the stream ends, every waiting call fails. ``reconnecting_connection`` connects again.
 """
 
 from collections import deque

@@ -150,10 +150,10 @@ def read_arguments(name: object, arguments: object) -> Arguments | ToolError:
             return msgspec.json.decode(arguments or "{}", type=kind)
         return msgspec.convert({} if arguments is None else arguments, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return ToolError(f"Error: wrong arguments of {name}: {plain(str(error))}. {remedy}")
+        return ToolError(f"Error: wrong arguments of {name}: {to_single_line(str(error))}. {remedy}")
 
 
-def plain(text: str) -> str:
+def to_single_line(text: str) -> str:
     """The beginning of ``text`` on one line, with unprintable characters escaped."""
     shown = text[:_SHOWN_CHARS_MAX]
     line = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in shown)
@@ -163,7 +163,7 @@ def plain(text: str) -> str:
 def quoted(value: object) -> str:
     """``value`` as a quoted text on one line."""
     text = value if isinstance(value, str) else type(value).__name__
-    return '"' + plain(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    return '"' + to_single_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def short_id(id: str) -> str:
@@ -172,7 +172,7 @@ def short_id(id: str) -> str:
     return id[:_FILE_ID_DIGITS] if is_hash else id
 
 
-def listed(rows: Sequence[ObjectListItem], asked: ListArguments, cursor: str | None, *, found: int) -> str:
+def format_list(rows: Sequence[ObjectListItem], asked: ListArguments, cursor: str | None, *, found: int) -> str:
     """The text of a list of ``rows``, out of ``found`` matches; more objects follow at ``cursor``, if given."""
     if not rows:
         text = "No known file or tool call" + (f" contains {quoted(asked.contains)}" if asked.contains else "")
@@ -190,11 +190,11 @@ def _row(row: ObjectListItem) -> str:
     size = "" if row.char_count is None else f", {row.char_count:,} characters"
     state = "" if row.state == "present" else f", {row.state}"
     id = short_id(row.object)
-    shown = id if plain(id) == id and " " not in id else quoted(id)
+    shown = id if to_single_line(id) == id and " " not in id else quoted(id)
     return f"{shown} {row.type} {quoted(row.label)} ({level}{', pinned' if row.pinned else ''}{size}{state})"
 
 
-def moved(name: str, result: MembershipResult) -> str:
+def describe_change(name: str, result: MembershipResult) -> str:
     """The text for a change of membership, made or unnecessary."""
     id, again = quoted(short_id(result.object)), "" if result.changed else " already"
     if name == "context_activate":
@@ -259,7 +259,7 @@ def refused(failure: CallFailed, asked: Arguments) -> ToolError | None:
     if isinstance(asked, SearchArguments):
         if failure.code not in ("invalid_params", "timeout"):
             return None
-        return ToolError(f"Error: {plain(failure.message)}. {plain(failure.hint)}")
+        return ToolError(f"Error: {to_single_line(failure.message)}. {to_single_line(failure.hint)}")
     if isinstance(asked, ListArguments):
         text = f"no list goes on after {quoted(asked.after)}. Call context_list without after."
         return ToolError(f"Error: {text}") if failure.code == "invalid_params" else None

@@ -62,7 +62,7 @@ def pause_s(error: CallFailed, attempt: int, retry: Retry) -> float:
     return max((error.retry_after_ms or 0) / 1000, retry.wait_s(attempt))
 
 
-def settled(error: CallFailed, *, unknown: bool) -> CallFailed:
+def final_error(error: CallFailed, *, unknown: bool) -> CallFailed:
     """``error`` with the outcome of all attempts: after one with an ``unknown`` outcome, ``Unavailable`` does not prove
     that the write was not applied."""
     if unknown and isinstance(error, Unavailable):

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from ctxd_client import context_tools
 from ctxd_client._sync.change_notices import SyncNotices
-from ctxd_client.blocking_connection import running
+from ctxd_client.sync_connection import running
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
-from ctxd_client._sync.reconnecting import SyncReconnectingConnection
+from ctxd_client._sync.reconnecting_connection import SyncReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.session_arguments import (
     ToolError,
@@ -288,10 +288,10 @@ class SyncSession(SyncSessionMethods):
             match asked:
                 case context_tools.PinArguments():
                     change = self.pin if asked.pinned else self.unpin
-                    return context_tools.moved(name, change(asked.id))
+                    return context_tools.describe_change(name, change(asked.id))
                 case context_tools.ObjectArguments():
                     change = self.activate if name == "context_activate" else self.deactivate
-                    return context_tools.moved(name, change(asked.id))
+                    return context_tools.describe_change(name, change(asked.id))
                 case context_tools.ListArguments():
                     return self._listed(asked)
                 case context_tools.SearchArguments():
@@ -319,4 +319,4 @@ class SyncSession(SyncSessionMethods):
             cursor, searched = page.next_cursor, searched + limit
             if cursor is None:
                 break
-        return context_tools.listed(rows[: context_tools.ROWS_MAX], asked, cursor, found=len(rows))
+        return context_tools.format_list(rows[: context_tools.ROWS_MAX], asked, cursor, found=len(rows))

@@ -32,15 +32,15 @@ SUMMARY_CHARS_MAX: Final = 80
 
 TWINS: Final = {
     Path("ctxd_client/client.py"): Path("ctxd_client/sync.py"),
-    Path("ctxd_client/reconnecting.py"): Path("ctxd_client/_sync/reconnecting.py"),
+    Path("ctxd_client/reconnecting_connection.py"): Path("ctxd_client/_sync/reconnecting_connection.py"),
     Path("ctxd_client/change_notices.py"): Path("ctxd_client/_sync/change_notices.py"),
 }
 """Modules of the client, and the files of their synchronous twins."""
 
 SYNCHRONOUS: Final = {
     r"ctxd_client\.client\b": "ctxd_client.sync",
-    r"ctxd_client\.(reconnecting|change_notices|methods)\b": r"ctxd_client._sync.\1",
-    r"ctxd_client\.connection\b": "ctxd_client.blocking_connection",
+    r"ctxd_client\.(reconnecting_connection|change_notices|methods)\b": r"ctxd_client._sync.\1",
+    r"ctxd_client\.connection\b": "ctxd_client.sync_connection",
     r"\bAsync(Connection|Lock)\b": r"Blocking\1",
     r"\b(Client|Session|ClientMethods|SessionMethods|Notices)\b(?! record| handle| mounts)": r"Sync\1",
     r"\bReconnectingConnection\b": "SyncReconnectingConnection",

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from ctxd import dbfile
-from ctxd.artifacts.index import TABLES, Index
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
+from ctxd.artifacts.pack_index import TABLES, Index
 from ctxd.artifacts.packs import DEAD, DamagedRecord, Location, Packs, parts_of, records
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 
 PAGE_BYTES: Final = 64 * 1024 * 1024
@@ -33,7 +33,7 @@ class FsckPage(NamedTuple):
 def page(store: ArtifactStore, cursor: str | None, limit: int) -> FsckPage:
     """Check the page after ``cursor``, of at most ``limit`` artifacts. Blocks.
 
-    Raises: CtxdError invalid_params for a cursor that no page returned; ``dbfile``'s errors.
+    Raises: CtxdError invalid_params for a cursor that no page returned; ``sqlite_file``'s errors.
     """
     found = _CURSOR.fullmatch(cursor or "0" * 64)
     if found is None or found[4] not in (None, *TABLES):
@@ -42,7 +42,7 @@ def page(store: ArtifactStore, cursor: str | None, limit: int) -> FsckPage:
     if found[4] is not None:
         following = TABLES[TABLES.index(found[4]) + 1 :]
         return FsckPage(0, 0, [], _table_faults(store, found[4]), f"index-{following[0]}" if following else None)
-    with dbfile.faults(), store.reader() as reader:
+    with sqlite_file.faults(), store.reader() as reader:
         if reader is None:
             return FsckPage(0, 0, [], [], None)
         if found[3] is not None:
@@ -86,19 +86,19 @@ def _pack_page(packs: Packs, reader: Index, number: int) -> FsckPage:
 def faults(store: ArtifactStore) -> Iterator[str]:
     """Compare packs and index record by record; does not read the artifacts. Blocks.
 
-    Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
+    Yields: a sentence for each fault. Raises: ``sqlite_file``'s errors.
     """
     damage = list(index_faults(store))
     yield from damage
     try:
-        with dbfile.faults(), store.reader() as reader:
+        with sqlite_file.faults(), store.reader() as reader:
             if reader is None:
                 return
             for name in store.names():
                 yield from _part_faults(store, reader, bytes.fromhex(name))
             for number in sorted(reader.pack_sizes()):
                 yield from _pack_faults(store.packs, reader, number)
-    except dbfile.FileDamaged:
+    except sqlite_file.FileDamaged:
         # The damage of the index has already been reported.
         if not damage:
             raise
@@ -107,7 +107,7 @@ def faults(store: ArtifactStore) -> Iterator[str]:
 def index_faults(store: ArtifactStore) -> Iterator[str]:
     """Check the structure of the index; if it has a fault, the next start rebuilds it. Blocks.
 
-    Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
+    Yields: a sentence for each fault. Raises: ``sqlite_file``'s errors.
     """
     for table in TABLES:
         yield from _table_faults(store, table)
@@ -115,9 +115,9 @@ def index_faults(store: ArtifactStore) -> Iterator[str]:
 
 def _table_faults(store: ArtifactStore, table: str) -> list[str]:
     try:
-        with dbfile.faults(), store.reader() as reader:
+        with sqlite_file.faults(), store.reader() as reader:
             found = [] if reader is None else list(reader.integrity(table))
-    except (dbfile.FileDamaged, dbfile.SqlFailed) as error:
+    except (sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
         found = [f"the index of artifacts: {error}"]
     if found:
         store.report_damage()

@@ -8,8 +8,8 @@ from typing import Final
 
 from blake3 import blake3
 
-from ctxd import dbfile
-from ctxd.artifacts.disk import erase
+from ctxd import sqlite_file
+from ctxd.artifacts.durable_files import erase
 from ctxd.formatting import count
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
@@ -44,11 +44,11 @@ class LooseFiles:
             return []
         return sorted(path for path in self._root.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir())
 
-    def pack(self, keep: Callable[[bytes], None]) -> dbfile.DiskFull | None:
+    def pack(self, keep: Callable[[bytes], None]) -> sqlite_file.DiskFull | None:
         """Pass the bytes of each file to ``keep``, which makes them durable elsewhere, then remove the file.
 
         Returns: the error if the disk became full, in which case the next start moves the rest; None if all are moved.
-        Raises: OSError; ``dbfile``'s other errors.
+        Raises: OSError; ``sqlite_file``'s other errors.
         """
         for folder in self._folders():
             for path in folder.glob(_TEMPORARY):
@@ -60,12 +60,12 @@ class LooseFiles:
             # Leave a damaged file in place, so that reads of it are reported as damage.
             if blake3(data).hexdigest() == ref:
                 try:
-                    with dbfile.faults():
+                    with sqlite_file.faults():
                         keep(data)
-                except dbfile.DiskFull as error:
+                except sqlite_file.DiskFull as error:
                     left = count(len(names) - at, "artifact")
                     message = f"{left} of an earlier version stay in files of their own until the next start: {error}"
-                    full = dbfile.DiskFull(message)
+                    full = sqlite_file.DiskFull(message)
                     full.hint = error.hint
                     return full
                 erase(path)

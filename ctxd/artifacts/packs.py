@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from blake3 import blake3
 
-from ctxd.artifacts.disk import erase, sync_folder
+from ctxd.artifacts.durable_files import erase, sync_folder
 from ctxd.failpoints import hit
 
 if sys.version_info >= (3, 14):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ctxd.artifacts.disk import erase, sync_folder
+from ctxd.artifacts.durable_files import erase, sync_folder
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 

@@ -8,9 +8,8 @@ import msgspec
 
 from ctxd import limits
 from ctxd.assembly.append_planner import Planner, PlanRules
-from ctxd.assembly.append_rendering import Grown, KeptWindow, Rendering, context_of_window, render
+from ctxd.assembly.append_rendering import ExtendedWindow, KeptWindow, Rendering, context_of_window, render
 from ctxd.assembly.append_window import AppendWindow, Arrivals, LastRequest, Planned
-from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
     KeptNumber,
@@ -23,26 +22,27 @@ from ctxd.assembly.assembly_record import (
     tools_hash,
     tools_text,
 )
-from ctxd.assembly.calibrated_budget import Judged, judged, measured_requests, next_request, unjudged
-from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
-from ctxd.assembly.context_sections import too_long
 from ctxd.assembly.pricing import cost_of
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim
-from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
-from ctxd.assembly.request_figures import JudgedPart, figures_of
+from ctxd.assembly.repack_window import UNJUDGED_CUTS, RequestConditions, rules_for
+from ctxd.assembly.request_budget import RepackOutcome, collect_samples, next_request, repack_within_budget, skip_repack
+from ctxd.assembly.request_metrics import JudgedPart, figures_of
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
+from ctxd.assembly.spec_sections import too_long
 from ctxd.assembly.token_budget import sha256
+from ctxd.assembly.token_calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver
-from ctxd.epochs.epoch_state import Begin, EpochHead, LostRace, append
+from ctxd.epochs.epoch_state import EpochCause, EpochHead, LostRace, append
 from ctxd.errors import CtxdError
 from ctxd.models import Models
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.sandbox_file_visibility import Visibility
-from ctxd.sessions.session import LiveSession, WriteRequest
 
 
 def planned_part(
@@ -83,7 +83,7 @@ async def grow(
     bound: ReadBound,
     *,
     is_whole: bool,
-) -> Grown:
+) -> ExtendedWindow:
     """``window``, which belongs to ``live``, with the items of ``planned``, its next part. ``is_whole``: load the
     material of the whole window, not only of the new part.
 
@@ -100,7 +100,7 @@ async def grow(
     loadable = ToolOutput | ToolUse | Update
     cut = {item.object for each in items for item in each if isinstance(item, loadable) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
-    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, material)
+    return ExtendedWindow(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, material)
 
 
 def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: int, *, dry_run: bool) -> Recorded:
@@ -197,7 +197,7 @@ class AppendAssembler:
         window.take(grown.planned, grown.items)
         window.ends = window.ends_with(len(items))
         note_request(window, record)
-        requests = measured_requests((record,), before.requests)
+        requests = collect_samples((record,), before.requests)
         kept.window = KeptWindow(window, record, rendering, Assembled(context, pending), requests)
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
@@ -223,7 +223,7 @@ class AppendAssembler:
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, bound: ReadBound, *, is_whole: bool
     ) -> JudgedPart | None:
         """The next addition to the window of ``live``, or None if a concurrent change made it stale and the caller must
-        retry. ``is_whole``: see ``grow``. Nothing awaits after the last check."""
+        retry. ``is_whole``: see ``extend_window``. Nothing awaits after the last check."""
         kept, cleared = self._cache.of(live), self._cache.cleared
         if kept.window is None:
             await self._recall_window(kept, bound)
@@ -289,7 +289,7 @@ class AppendAssembler:
         rules = rules_for(model, live.settings.budget_tokens, wanted.max_tokens, self._aim)
         return PlanRules(rules.cuts, place if model.system_updates else "none")
 
-    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
+    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> RequestConditions:
         """The inputs of a decision on the next request for ``target``, besides the window. Raises: CtxdError
         invalid_params for an unknown model."""
         model, last = self._models.get(target.model), window.request
@@ -298,7 +298,7 @@ class AppendAssembler:
         asked = (target.format, target.model, tools_hash(target))
         if last is not None and (last.format, last.model, last.tools) != asked:
             last = None
-        return Moment(
+        return RequestConditions(
             turn=live.state.turn,
             kept={*live.state.pinned, *live.state.chosen},
             idle_s=None if last is None else max(0.0, (self._clock.wall_ms() - last.at_ms) / 1000),
@@ -311,7 +311,7 @@ class AppendAssembler:
         )
 
     def _window_rendered(
-        self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None
+        self, live: LiveSession, grown: ExtendedWindow, target: RequestTarget | None, chars_max: int | None
     ) -> tuple[Rendering, list[WindowItem]]:
         """The grown window rendered for ``target``, and its items. Raises: CtxdError too_large."""
         items = grown.flat()
@@ -329,7 +329,7 @@ class AppendAssembler:
         window = KeptWindow(AppendWindow())
         if last is not None:
             window = await self._archive.recall(live, read_record(last), bound)
-        window.requests = measured_requests(await self._archive.newest_requests(live.session, REQUESTS_KEPT))
+        window.requests = collect_samples(await self._archive.newest_requests(live.session, REQUESTS_KEPT))
         kept.context_ids = kept.context_ids or set(known.numbers)
         kept.window = window
 
@@ -337,22 +337,22 @@ class AppendAssembler:
 def _judged(
     live: LiveSession,
     before: KeptWindow,
-    new_part: Grown,
+    new_part: ExtendedWindow,
     target: RequestTarget | None,
-    moment: Moment | None,
+    moment: RequestConditions | None,
     *,
     is_same: bool,
-) -> Judged:
+) -> RepackOutcome:
     """``new_part`` with the policy's decision; without one for text, and if nothing was added and the budget suffices,
     which may have changed."""
     request = next_request(live.assembly + 1, before.record, target)
     if target is None or moment is None or (is_same and not _exceeds(before, moment)):
-        return unjudged(new_part, request)
+        return skip_repack(new_part, request)
     known = calibrated(before.requests, live.state.usage, target.format, target.model)
-    return judged(new_part, moment, known, request)
+    return repack_within_budget(new_part, moment, known, request)
 
 
-def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:
+def _switched(last: LastRequest, target: RequestTarget) -> EpochCause | None:
     """The reason for a new context epoch: ``target`` has another format or model than the ``last`` request. None if it
     does not."""
     if last.format != target.format:
@@ -365,7 +365,7 @@ def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
     return EpochHead(live.assembly, kept.window.epoch.epoch)
 
 
-def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
+def _exceeds(kept: KeptWindow, moment: RequestConditions) -> bool:
     """True if the newest request of ``kept`` exceeds the current budget."""
     most, record = moment.rules.budget_tokens, kept.record
     if most is None or record is None or record.window is None:

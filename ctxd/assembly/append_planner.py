@@ -27,7 +27,6 @@ from ctxd.assembly.window_references import (
     EventRef,
     ObjectRef,
     ObjectRole,
-    Place,
     Ref,
     TextKind,
     TextRef,
@@ -40,9 +39,10 @@ from ctxd.assembly.window_references import (
     tool_name,
 )
 from ctxd.epochs.component_changes import Differences
-from ctxd.epochs.epoch_state import Begin, EpochEvent, begun
+from ctxd.epochs.epoch_state import EpochCause, EpochEvent, begin_epoch
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -61,14 +61,14 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
     """Events added together: one reply, or one event of another kind. ``seq``: that of the first event's write."""
 
     seq: int
-    events: tuple[tuple[Place, Event], ...]
+    events: tuple[tuple[EventPosition, Event], ...]
     is_reply: bool
 
 
-def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
+def _steps(events: Sequence[tuple[EventPosition, int, Event]]) -> list[_Step]:
     """``events`` in steps. A reply ends at any other kind of event, and where the provider's message ends."""
     steps: list[_Step] = []
-    reply: list[tuple[Place, Event]] = []
+    reply: list[tuple[EventPosition, Event]] = []
     since = 0
 
     def end() -> None:
@@ -131,7 +131,7 @@ class Planner:
         self._keys_made = 0
         self._turn = batch.turn
         self._arguments: list[str] = []
-        self._results: dict[str, list[tuple[Place, ToolResultEvent]]] = {}
+        self._results: dict[str, list[tuple[EventPosition, ToolResultEvent]]] = {}
         for place, _, event in batch.events:
             if isinstance(event, ToolResultEvent) and event.call is not None:
                 self._results.setdefault(event.call, []).append((place, event))
@@ -178,13 +178,13 @@ class Planner:
         """The change of the epoch in this batch, None for none."""
         state, changes = self._window.epoch, self._differing.changes
         tools = None if self._tools == state.tools else self._tools
-        begins: Begin | None = None
+        begins: EpochCause | None = None
         if first:
             begins = "compaction" if state.epoch else "first"
         elif not state.epoch:
             begins = "unknown"
         if begins is not None:
-            event = begun(state, begins, changes)
+            event = begin_epoch(state, begins, changes)
             return event if tools is None else msgspec.structs.replace(event, tools=tools)
         return EpochEvent(epoch=state.epoch, changes=changes, tools=tools) if changes or tools is not None else None
 
@@ -228,7 +228,7 @@ class Planner:
 
     # --- conversation ---
 
-    def _conversation(self) -> tuple[list[tuple[Ref, bool]], Place]:
+    def _conversation(self) -> tuple[list[tuple[Ref, bool]], EventPosition]:
         """References, each with True if it is on the user's side, and the place of the first event not shown yet."""
         steps = _steps(self._batch.events)
         named = self._named()
@@ -355,7 +355,7 @@ class Planner:
         yield self._object(stored, "use", shown, shown=self._arguments_cut(arguments)), False
         yield self._object_output(stored, shown), True
 
-    def _other(self, at: Place, event: Event) -> Iterator[tuple[Ref, bool]]:
+    def _other(self, at: EventPosition, event: Event) -> Iterator[tuple[Ref, bool]]:
         key, turn = f"{at[0]}.{at[1]}", self._turn
         match event:
             case PromptEvent() if event.text.strip() or any(pictures(event.attachments)):
@@ -367,7 +367,7 @@ class Planner:
             case ToolResultEvent():
                 yield from self._result(at, event)
 
-    def _result(self, at: Place, event: ToolResultEvent) -> Iterator[tuple[Ref, bool]]:
+    def _result(self, at: EventPosition, event: ToolResultEvent) -> Iterator[tuple[Ref, bool]]:
         """A result whose reply was shown before, or that has no reply."""
         names = [name for name in (event.call, event.object) if name is not None]
         shown = next((found for name in names if (found := self._shown_as(name)) is not None), None)

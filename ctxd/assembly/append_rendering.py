@@ -8,11 +8,11 @@ import msgspec
 
 from ctxd.assembly.append_window import AppendWindow, Planned
 from ctxd.assembly.assembly_record import Assembled, Recorded, target_of
-from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.token_budget import sha256
+from ctxd.assembly.token_calibration import CalibrationSample
 from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
@@ -26,7 +26,7 @@ from ctxd.assembly.window_items import (
 )
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.assembly.window_references import Material
-from ctxd.sessions.session import LiveSession
+from ctxd.sessions.live_session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, RequestCost, SectionSize
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
@@ -64,7 +64,7 @@ class KeptWindow(msgspec.Struct, eq=False):
     record: Recorded | None = None
     rendering: Rendering | None = None
     answer: Assembled | None = None
-    requests: Sequence[MeasuredRequest] = ()
+    requests: Sequence[CalibrationSample] = ()
 
     @property
     def size(self) -> int:
@@ -93,9 +93,9 @@ def render(
     return Rendering(None, SEPARATOR.join(block.text for block, _ in window_blocks(session, items)), None)
 
 
-class Grown(msgspec.Struct, frozen=True):
+class ExtendedWindow(msgspec.Struct, frozen=True):
     """A window and its next part. ``is_new``: the window begins with this assembly. ``material``:
-    loaded for the items of the next part, or of the whole window, see ``grow``."""
+    loaded for the items of the next part, or of the whole window, see ``extend_window``."""
 
     window: AppendWindow
     planned: Planned

@@ -7,9 +7,10 @@ import msgspec
 
 from ctxd.assembly.request_bodies import WINDOW_RENDERER
 from ctxd.assembly.window_items import WindowItem
-from ctxd.assembly.window_references import CallFacts, Place, Ref
-from ctxd.epochs.epoch_state import ComponentText, EpochEvent, EpochState, folded
+from ctxd.assembly.window_references import CallFacts, Ref
+from ctxd.epochs.epoch_state import ComponentText, EpochEvent, EpochState, apply_event
 from ctxd.objects.document import Stored
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.context_types import RequestFormat
 from ctxd_protocol.event_types import Event
 
@@ -68,8 +69,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     turn: int
-    events: Sequence[tuple[Place, int, Event]]
-    end: Place
+    events: Sequence[tuple[EventPosition, int, Event]]
+    end: EventPosition
     recorded: Sequence[Stored]
     passed: Sequence[Stored]
     outputs: Mapping[str, Stored]
@@ -115,7 +116,7 @@ class AppendWindow:
         self.noted: dict[str, NotedObject] = {}
         self.pool: dict[str, None] = {}
         self.active: dict[str, None] = {}
-        self.place: Place = (0, 0)
+        self.place: EventPosition = (0, 0)
         self.prompt: int | None = None
         self.ends: list[int] = []
         self.carried: Mapping[str, int] = {}
@@ -162,7 +163,7 @@ class AppendWindow:
         self.place, self.prompt = planned.place, planned.prompt
         self.texts |= planned.texts
         if planned.event is not None:
-            self.epoch = folded(self.epoch, planned.event)
+            self.epoch = apply_event(self.epoch, planned.event)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +171,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     context epoch, None for none; ``texts``: the component texts in it."""
 
     refs: tuple[Ref, ...]
-    place: Place
+    place: EventPosition
     noted: tuple[NotedObject, ...]
     names: dict[str, str]
     facts: dict[str, CallFacts]

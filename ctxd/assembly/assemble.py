@@ -11,7 +11,6 @@ import msgspec
 
 from ctxd import limits
 from ctxd.assembly.append_assembly import AppendAssembler
-from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
     KeptNumber,
@@ -23,10 +22,11 @@ from ctxd.assembly.assembly_record import (
     read_record,
     tools_text,
 )
-from ctxd.assembly.context_sections import Composition, Heads, View, compose
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import RequestTarget, Wanted
+from ctxd.assembly.spec_sections import Composition, Heads, View, compose
 from ctxd.assembly.token_budget import sha256, stable_prefix
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
@@ -35,12 +35,12 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
 from ctxd.objects.document import Stored
+from ctxd.sessions.live_session import LiveSession, Ticket, WriteRequest
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
 from ctxd.sessions.stored_session import HideObjects
 from ctxd.store.idempotency import mismatch
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.secrets import Secrets
@@ -139,7 +139,7 @@ class Assembler:
                 live, bare, chars_max=chars_max, wanted=wanted, target=target, secrets=secrets, dry_run=True
             )
             # It may show writes of other sessions that are not durable yet.
-            await self._store.settled()
+            await self._store.wait_for_writes()
             if self._cache.cleared == cleared:
                 return made
 
@@ -158,7 +158,7 @@ class Assembler:
                 made = compose(kept.components, budget_tokens, self._archive.count).plan
                 barrier = live.barrier
             # The plan may include writes of other sessions that are not durable yet.
-            await self._store.settled()
+            await self._store.wait_for_writes()
             if self._cache.cleared == cleared:
                 return made, barrier
 

@@ -12,15 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.assembly.append_window import AppendWindow, LastRequest, NotedObject
-from ctxd.assembly.calibration import Measure
-from ctxd.assembly.context_sections import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.request_target import RequestTarget
+from ctxd.assembly.spec_sections import Composition
 from ctxd.assembly.token_budget import sha256
+from ctxd.assembly.token_calibration import ContentMeasures
 from ctxd.assembly.window_references import Ref
 from ctxd.epochs.epoch_state import EpochEvent
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored, sourceless
+from ctxd.objects.document import Document, Stored, document_without_source
 from ctxd.objects.generated_ids import assembly_id, session_of
 from ctxd.secrets.policy import to_payload
 from ctxd.store.write_types import Pending
@@ -42,18 +42,18 @@ ID_DIGITS = (16, 64)
 """Hex digits of a context id: the longer form only if other content of the session has the shorter id."""
 
 
-class RequestFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Measures of a window, and the cost of its request.
 
-    ``outside``, ``reply``: of the whole window, see ``measured``. ``history``: tokens of everything that the session
-    ever showed, uncut. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: given to the
-    policy, in tokens of items; ``before_bytes``: size of the last request; ``sent``, ``full``: tokens of this request,
-    and of one with the full history; ``read``, ``full_read``: the cached tokens among these; ``broken``: why less is
-    cached than the last request.
+    ``outside``, ``reply``: of the whole window, see ``measure_items``. ``history``: tokens of everything that the
+    session ever showed, uncut. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: given to
+    the policy, in tokens of items; ``before_bytes``: size of the last request; ``sent``, ``full``: tokens of this
+    request, and of one with the full history; ``read``, ``full_read``: the cached tokens among these; ``broken``: why
+    less is cached than the last request.
     """
 
-    outside: Measure = Measure()
-    reply: Measure = Measure()
+    outside: ContentMeasures = ContentMeasures()
+    reply: ContentMeasures = ContentMeasures()
     history: int = 0
     reserve: int | None = None
     budget: int | None = None
@@ -90,7 +90,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repacked: RepackReason | None = None
     policy: int | None = None
     carried: dict[str, int] = {}
-    figures: RequestFigures = RequestFigures()
+    figures: RequestMetrics = RequestMetrics()
     epoch: EpochEvent | None = None
     cache_key: str | None = None
 
@@ -162,7 +162,7 @@ def document_of(
     payload = msgspec.to_builtins(recorded)
     if secrets is not None:
         payload |= to_payload(secrets)
-    return sourceless(assembly_id(session, recorded.number), "assembly", payload, content)
+    return document_without_source(assembly_id(session, recorded.number), "assembly", payload, content)
 
 
 def read_record(stored: Stored) -> Recorded:

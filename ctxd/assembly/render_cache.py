@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.assembly.append_rendering import KeptWindow
-from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, Recorded
-from ctxd.assembly.context_sections import Composition, SectionPieces
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.store.store import VersionStore
+from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.spec_sections import Composition, SectionPieces
+from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, Write
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024

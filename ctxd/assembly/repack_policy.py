@@ -156,7 +156,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of ``decide``: the contents to replace by stubs, and those to cut to a number of tokens, by key.
+    """Result of ``choose_repack``: the contents to replace by stubs, and those to cut to a number of tokens, by key.
 
     ``reason`` None: nothing changes. ``carried`` is for the next decision. ``tokens``: of the window afterwards;
     ``over_by``: tokens by which it still exceeds the budget, as the rest is text, kept, or as short as possible.
@@ -170,7 +170,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     over_by: float
 
 
-def decide(
+def choose_repack(
     contents: Sequence[Content],
     carried: Mapping[str, int],
     *,

@@ -11,9 +11,9 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from ctxd.assembly.append_rendering import Grown
+from ctxd.assembly.append_rendering import ExtendedWindow
 from ctxd.assembly.append_window import AppendWindow, Planned
-from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
+from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, choose_repack
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.window_items import (
     AssistantText,
@@ -43,7 +43,7 @@ from ctxd.assembly.window_references import (
     late_without_call,
     short_use,
 )
-from ctxd.epochs.epoch_state import Begin, EpochEvent, begun
+from ctxd.epochs.epoch_state import EpochCause, EpochEvent, begin_epoch
 from ctxd.models import Model
 from ctxd_protocol.context_types import RepackReason
 
@@ -69,7 +69,7 @@ UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "
 """Tokens to which content is cut in a window that is for no model, so that no policy applies."""
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class RequestConditions(msgspec.Struct, frozen=True, kw_only=True):
     """Circumstances of one request. ``turn``: the current one. ``kept``: objects that are pinned or active by request.
 
     ``idle_s``: seconds since the last request for the same model, tools and format, None without one; ``sent_items``:
@@ -85,7 +85,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     carried: Mapping[str, int]
     model: Model
     rules: Rules
-    begins: Begin | None = None
+    begins: EpochCause | None = None
 
 
 class _Use(msgspec.Struct, frozen=True):
@@ -112,14 +112,14 @@ def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None, a
     return Rules.of(most if budget_tokens is None else min(budget_tokens, most), aim)
 
 
-def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
+def apply_repack_policy(grown: ExtendedWindow, moment: RequestConditions) -> tuple[ExtendedWindow, Decision]:
     """Decide on ``grown``, and return the window after the decision: ``grown`` itself, or a new one.
 
     Cost: linear in the items of the window; texts are read only where they change.
     """
     before = grown.window
     parts, tokens, sent = _parts(grown, moment)
-    decision = decide(
+    decision = choose_repack(
         [part.content for part in parts],
         moment.carried,
         tokens=tokens,
@@ -158,7 +158,7 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
     return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
 
-def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
+def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part], float, float]:
     """The contents in order of their places, the tokens of the window, and those that were sent before."""
     refs = [*grown.window.refs, *grown.planned.refs]
     items = [*grown.window.items, *grown.items]
@@ -228,7 +228,7 @@ def _kind(item: ToolOutput | Update, call: CallFacts | None) -> Kind:
     return "other" if call is None else call.kind
 
 
-def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> Grown:
+def _repacked(grown: ExtendedWindow, decision: Decision, parts: Mapping[str, _Part]) -> ExtendedWindow:
     """The window of ``grown`` after ``decision``, as one that has not begun yet."""
     window, planned = grown.window, grown.planned
     refs = [*window.refs, *planned.refs]
@@ -267,7 +267,7 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
     )
 
 
-def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
+def _next_epoch(made: ExtendedWindow, before: AppendWindow, begins: EpochCause) -> ExtendedWindow:
     """``made``, a window that replaces ``before``, with a new baseline that includes the updates in ``before``."""
     if not before.refs:
         return made
@@ -300,10 +300,10 @@ def _mark_ends(refs: list[Ref], items: list[tuple[WindowItem, ...]], gone: Seque
         items.insert(at, items_of(refs[at], material, {}))
 
 
-def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEvent:
+def next_epoch(window: AppendWindow, planned: Planned, begins: EpochCause) -> EpochEvent:
     """The event of ``planned``, changed to begin an epoch after that of ``window``."""
     changes = () if planned.event is None else planned.event.changes
-    event = begun(window.epoch, begins, changes)
+    event = begin_epoch(window.epoch, begins, changes)
     tools = None if planned.event is None else planned.event.tools
     return event if tools is None else msgspec.structs.replace(event, tools=tools)
 
@@ -331,7 +331,7 @@ def _newest_reply(items: Sequence[tuple[WindowItem, ...]]) -> int:
     return next((n for n in places if any(isinstance(each, _WRITTEN) for each in items[n])), -1)
 
 
-def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, float]:
+def _shortened(made: ExtendedWindow, moment: RequestConditions, decision: Decision) -> tuple[ExtendedWindow, float]:
     """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, old messages
     of the user; and the tokens saved.
 
@@ -379,7 +379,7 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
 
 
 def _without_call(
-    made: Grown, held: Collection[str], ref: Ref, items: tuple[WindowItem, ...]
+    made: ExtendedWindow, held: Collection[str], ref: Ref, items: tuple[WindowItem, ...]
 ) -> tuple[WindowItem, ...]:
     """The ``items`` of ``ref`` in a window that has only the calls ``held``: a late output must not name any other."""
     if not isinstance(ref, EventRef | ObjectRef) or ref.call in held:
@@ -395,7 +395,7 @@ def _without_call(
     )
 
 
-def _loadable(made: Grown, kept: Collection[str]) -> Grown:
+def _loadable(made: ExtendedWindow, kept: Collection[str]) -> ExtendedWindow:
     """``made``, with objects noted as not shown whole if their whole content is missing, so that they can be loaded
     again. A cut object in ``kept`` counts as whole: as it exceeds the budget, it must not be loaded again at each
     request."""
@@ -415,7 +415,7 @@ def _loadable(made: Grown, kept: Collection[str]) -> Grown:
     return msgspec.structs.replace(made, planned=msgspec.structs.replace(made.planned, noted=noted))
 
 
-def _all_cut(made: Grown, over: float, room: float, kept: Collection[str]) -> tuple[Grown, float]:
+def _all_cut(made: ExtendedWindow, over: float, room: float, kept: Collection[str]) -> tuple[ExtendedWindow, float]:
     """``made`` with its largest messages and contents cut, ``kept`` ones last, to save ``over`` tokens; and the tokens
     saved. Only items with loaded ``material`` are cut. Those of more than ``room`` tokens are cut further, to leave
     ``room`` free."""

@@ -30,7 +30,7 @@ from ctxd.assembly.window_items import (
     UserText,
     WindowItem,
 )
-from ctxd.epochs.tagged_text import tagged
+from ctxd.epochs.tag_escaping import tagged
 from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration, declared
 
 WINDOW_RENDERER: Final = 4

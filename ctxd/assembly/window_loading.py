@@ -27,7 +27,6 @@ from ctxd.assembly.window_references import (
     EventRef,
     Material,
     ObjectRef,
-    Place,
     Ref,
     call_facts,
     items_of,
@@ -38,10 +37,11 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Content, Stored
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.session import LiveSession
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_size
 from ctxd.store import commit_index
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 
@@ -180,8 +180,8 @@ class WindowReader:
         return copied is not None and copied.document.content_hash == prompt.document.content_hash
 
     async def _events(
-        self, live: LiveSession, first: Place, bound: ReadBound, only: Collection[Place] | None = None
-    ) -> list[tuple[Place, int, Event]]:
+        self, live: LiveSession, first: EventPosition, bound: ReadBound, only: Collection[EventPosition] | None = None
+    ) -> list[tuple[EventPosition, int, Event]]:
         """The events from ``first`` on, or those at the places ``only``."""
         turns = live.state.turns
         if first == (len(turns) - 1, len(turns[-1])):
@@ -200,8 +200,8 @@ class WindowReader:
         return found
 
     async def _compacted(
-        self, live: LiveSession, events: list[tuple[Place, int, Event]], bound: ReadBound
-    ) -> list[tuple[Place, int, Event]] | None:
+        self, live: LiveSession, events: list[tuple[EventPosition, int, Event]], bound: ReadBound
+    ) -> list[tuple[EventPosition, int, Event]] | None:
         """The newest summary among ``events``, the events that it kept, and those after it; None if there is no
         summary."""
         at = next((n for n in range(len(events) - 1, -1, -1) if has_summary(events[n][2])), None)
@@ -209,7 +209,7 @@ class WindowReader:
             return None
         place, _, compaction = events[at]
         assert isinstance(compaction, CompactionEvent)
-        kept: list[tuple[Place, int, Event]] = []
+        kept: list[tuple[EventPosition, int, Event]] = []
         if compaction.kept_from is not None:
             before = [each for each in await self._events(live, (0, 0), bound) if each[0] < place]
             ids = [event.id for _, _, event in before]
@@ -220,7 +220,7 @@ class WindowReader:
         self,
         live: LiveSession,
         refs: Iterable[Ref],
-        events: Mapping[Place, Event],
+        events: Mapping[EventPosition, Event],
         versions: Mapping[str, Stored],
         texts: Mapping[str, ComponentText | None],
         bound: ReadBound,
@@ -295,7 +295,7 @@ def _in_order(ordered: dict[str, None], some: Collection[str]) -> list[str]:
     return found[::-1]
 
 
-def _called(live: LiveSession, events: Iterable[tuple[Place, int, Event]]) -> Iterator[tuple[str, str]]:
+def _called(live: LiveSession, events: Iterable[tuple[EventPosition, int, Event]]) -> Iterator[tuple[str, str]]:
     """The tool call objects that ``events`` name, by the id of the call in the chat and by their own."""
     state = live.state
     for _, _, event in events:

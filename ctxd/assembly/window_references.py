@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.assembly.content_cuts import cut, cut_arguments
 from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.token_budget import TokenCounter
+from ctxd.assembly.truncation import cut, cut_arguments
 from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
@@ -32,6 +32,8 @@ from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText,
 from ctxd.objects.document import Content, Stored, is_binary
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.kinds import is_purged
+from ctxd.secrets.policy import IMAGE_MEDIA_TYPES
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
@@ -61,7 +63,6 @@ IMAGE_TOKENS: Final = 1_500
 ID_DIGITS: Final = 12
 """Digits of a file's id in a window."""
 
-Place = tuple[int, int]
 ObjectRole = Literal["system", "prompt", "use", "output", "late", "active", "changed", "call"]
 
 
@@ -84,7 +85,7 @@ class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event",
     that are shown, with a line about the others; -1 for all that the item can show, without that line. ``provider``,
     ``model`` and ``prefix`` are those of reasoning."""
 
-    at: Place
+    at: EventPosition
     call: str = ""
     late: bool = False
     pictures: int = -1
@@ -163,7 +164,7 @@ class Material(msgspec.Struct, frozen=True):
     """The data that references are resolved from: events by place, versions by id and transaction, contents, component
     texts by address, None for purged ones."""
 
-    events: Mapping[Place, Event]
+    events: Mapping[EventPosition, Event]
     versions: Mapping[tuple[str, int], Stored]
     contents: Mapping[str, Content]
     count: TokenCounter
@@ -433,14 +434,10 @@ def _content(stored: Stored, contents: Mapping[str, Content]) -> str:
 def pictures(attachments: Sequence[Attachment]) -> Iterable[Picture]:
     """The images among ``attachments`` that every provider accepts."""
     for each in attachments:
-        if each.media_type in _IMAGES and each.data:
+        if each.media_type in IMAGE_MEDIA_TYPES and each.data:
             yield Picture(media_type=each.media_type, data=each.data)
         elif each.media_type.startswith("image/") and each.url is not None and each.url.startswith("https://"):
             yield Picture(media_type=each.media_type, url=each.url)
-
-
-_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Media types that all providers accept."""
 
 
 def _output(

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.formatting import count
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
@@ -89,7 +89,7 @@ def _document(written: bytes, place: int) -> bytes | None:
     """The document at ``place`` in the journal row body ``written``; None, which matches no checksum, if it is
     damaged."""
     try:
-        found = _decode(dbfile.unpack_body(written))[_PUTS][place][_DOCUMENT]
+        found = _decode(sqlite_file.unpack_body(written))[_PUTS][place][_DOCUMENT]
     except (ValueError, TypeError, LookupError):
         return None
     return found if isinstance(found, bytes) else None
@@ -131,7 +131,7 @@ class SqliteBackend:
     one at a time. Reads also work on a ``query_only`` connection.
     """
 
-    def __init__(self, connection: dbfile.Connection) -> None:
+    def __init__(self, connection: sqlite_file.Connection) -> None:
         self._connection = connection
         self._numbers: dict[str, int] = {}
 
@@ -159,7 +159,9 @@ class SqliteBackend:
         numbers = {id: known.get(id, 0) for id in ids}
         if unknown := [id for id, number in numbers.items() if number == 0]:
             before = self._connection.total_changes()
-            dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in unknown])
+            sqlite_file.insert_rows(
+                self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in unknown]
+            )
             if self._connection.total_changes() - before == len(unknown):
                 # All are new. Each new row gets the number after the greatest one.
                 last = self._connection.last_insert_rowid()
@@ -177,7 +179,7 @@ class SqliteBackend:
         rows: list[Any] = self._connection.execute(query, (msgspec.json.encode(ids).decode(),)).fetchall()
         found: dict[str, int] = dict(rows)
         if len(found) < len(ids):
-            raise dbfile.SqlFailed(
+            raise sqlite_file.SqlFailed(
                 f"{count(len(ids) - len(found), 'entity')} without a number though all were given one"
             )
         return found
@@ -199,7 +201,7 @@ class SqliteBackend:
             place = None if places is None else places[number]
             stored = body if place is None else place
             values.append((numbers[id], valid_time, tx, tx_time, stored, content, check_sum))
-        dbfile.insert_rows(self._connection, head, ROW, values)
+        sqlite_file.insert_rows(self._connection, head, ROW, values)
 
     def rewrite(self, versions: Sequence[Version], places: Sequence[int]) -> None:
         """Replace rows by ``versions`` with the same entity, valid time and tx, in place: none may be longer than

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import msgspec
 from blake3 import blake3
 
-from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
-from ctxd.capture.transcript_plan import TranscriptPlan
+from ctxd.capture.import_plan_types import PlannedDelta, Repeated, Start
+from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.records import Record, id_of, number_of, record_of, records_of, text_of
+from ctxd.transcripts.records import Record, as_text, id_of, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -89,8 +89,8 @@ def _without_place(record: Record) -> Record:
 
 def _is_same_session(one: Record | None, other: Record | None) -> bool:
     """True for two first records of the same opencode session: their members have other names in an export."""
-    id = text_of(record_of((one or {}).get("session")).get("id"))
-    return bool(id) and id == text_of(record_of((other or {}).get("session")).get("id"))
+    id = as_text(record_of((one or {}).get("session")).get("id"))
+    return bool(id) and id == as_text(record_of((other or {}).get("session")).get("id"))
 
 
 class CopyEnd(NamedTuple):
@@ -102,7 +102,7 @@ class CopyEnd(NamedTuple):
     own: int
 
 
-class Copies:
+class CopyDetector:
     """Comparison of a source with its ``origin``, whose beginning, or some of whose lines, it may repeat.
 
     The beginning may lack lines of the origin: a fork has one branch of a tree. If another copy of the same origin
@@ -132,7 +132,8 @@ class Copies:
         """Add the next line to ``plan``, or skip it there if it is a copy. Other lines without an id are held until the
         copy ends.
 
-        Yields the deltas that are due, and None after ``end`` was set: the copy ends unless ``go_on`` is called then.
+        Yields the deltas that are due, and None after ``end`` was set: the copy ends unless ``continue_comparison`` is
+        called then.
         """
         if self._plan is None:
             yield from plan.add(line)
@@ -170,7 +171,7 @@ class Copies:
         self.end = CopyEnd(path, place, fingerprint(line.record or {}))
         return True
 
-    def go_on(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:
+    def continue_comparison(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:
         """Compare the next lines with those of ``source`` after line ``after``; None: with all lines of its own."""
         self.end, self._last_copied = None, after
         self.origin, self._plan = source, plan

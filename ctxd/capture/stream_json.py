@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.formats.events_v1 import event_of
 from ctxd.transcripts.claude_code import read_stream
-from ctxd.transcripts.records import Line, Record, decoded, record_of, records_of, rest, text_of
+from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of, records_of, rest
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -83,11 +83,11 @@ class StreamParser:
             return [_output(raw)]
         if not isinstance(record, dict):
             return [_output(raw)]
-        self.native = self.native or text_of(record.get("session_id"))
+        self.native = self.native or as_text(record.get("session_id"))
         if record.get("type") == _PARTIAL:
             self.partial += 1
             return []
-        reader = _READERS.get(text_of(record.get("type")))
+        reader = _READERS.get(as_text(record.get("type")))
         found = reader(record) if reader is not None else []
         return found or [_output(raw)]
 
@@ -96,7 +96,7 @@ def _summary(event: Event) -> str | None:
     """Return the summary of a compaction, if this event has it."""
     if isinstance(event, CompactionEvent):
         return event.summary
-    text = text_of(getattr(event, "text", None))
+    text = as_text(getattr(event, "text", None))
     is_injected = isinstance(event, SystemEvent) and event.kind == "meta"
     return text if text and (is_injected or text.startswith(_CONTINUED)) else None
 
@@ -115,18 +115,18 @@ def _nested(record: Record) -> list[Event]:
 def _assistant(record: Record) -> list[Event]:
     if isinstance(record.get("message"), dict):
         return _nested(record)
-    text = text_of(record.get("text")) or text_of(record.get("content"))
+    text = as_text(record.get("text")) or as_text(record.get("content"))
     found: Event
     match record.get("subtype"):
         case "text":
             found = ResponseEvent(text=text)
         case "thinking":
-            thought = text_of(record.get("thinking")) or text
-            found = ThinkingEvent(text=thought, signature=text_of(record.get("signature")) or None)
+            thought = as_text(record.get("thinking")) or text
+            found = ThinkingEvent(text=thought, signature=as_text(record.get("signature")) or None)
         case "tool_use" | "server_tool_use" as kind:
-            call = text_of(record.get("tool_use_id")) or text_of(record.get("id"))
+            call = as_text(record.get("tool_use_id")) or as_text(record.get("id"))
             meta = {"server_tool": True} if kind == "server_tool_use" else None
-            found = ToolCallEvent(call=call, tool=text_of(record.get("name")), args=record.get("input"), meta=meta)
+            found = ToolCallEvent(call=call, tool=as_text(record.get("name")), args=record.get("input"), meta=meta)
         case _:
             return []
     return [_beside(found, record)]
@@ -136,9 +136,9 @@ def _tool(record: Record) -> list[Event]:
     if record.get("subtype") != "result":
         return []
     content = record.get("content")
-    texts = [text_of(block.get("text")) for block in records_of(content) if block.get("type") == "text"]
+    texts = [as_text(block.get("text")) for block in records_of(content) if block.get("type") == "text"]
     output = content if isinstance(content, str) else "\n".join(texts)
-    call, failed = text_of(record.get("tool_use_id")) or None, record.get("is_error") is True
+    call, failed = as_text(record.get("tool_use_id")) or None, record.get("is_error") is True
     unread = [block for block in records_of(content) if block.get("type") != "text"]
     found = ToolResultEvent(call=call, text=output, is_error=failed, meta={"content": unread} if unread else None)
     return [_beside(found, record)]
@@ -156,8 +156,8 @@ def _system(record: Record) -> list[Event]:
         nested = record_of(record.get("compact_metadata")) or record_of(record.get("compactMetadata"))
         tokens = record.get("pre_tokens", nested.get("pre_tokens", nested.get("preTokens")))
         return [CompactionEvent(tokens_before=tokens if type(tokens) is int else None, meta=dict(record))]
-    kind = text_of(record.get("subtype")) or None
-    return [SystemEvent(text=text_of(record.get("message")), kind=kind, meta=dict(record))]
+    kind = as_text(record.get("subtype")) or None
+    return [SystemEvent(text=as_text(record.get("message")), kind=kind, meta=dict(record))]
 
 
 def _result(record: Record) -> list[Event]:
@@ -166,7 +166,7 @@ def _result(record: Record) -> list[Event]:
     cost = _number(record, "total_cost_usd") or _number(record, "cost_usd")
     seconds = _number(record, "duration_seconds") or (_number(record, "duration_ms") or 0) / 1000
     figures = {
-        "status": text_of(record.get("subtype")),
+        "status": as_text(record.get("subtype")),
         "input_tokens": _number(usage, "input_tokens"),
         "output_tokens": _number(usage, "output_tokens"),
         "cache_read_tokens": _number(usage, "cache_read_input_tokens"),

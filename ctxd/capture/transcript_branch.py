@@ -1,11 +1,11 @@
 """A chain of one transcript in progress, and the events that decide where it is cut. Pure.
 
-Separate from ``transcript_plan``, as the routes of that module only choose between such chains.
+Separate from ``native_import_plan``, as the routes of that module only choose between such chains.
 """
 
 from collections.abc import Sequence
 
-from ctxd.capture.planned_deltas import Start
+from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import replaces
 from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent
 

@@ -6,9 +6,9 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, session_option
 from ctxd.cli.id_completion import objects as complete_objects
-from ctxd.cli.object_by_path import object_id
+from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import session_id
-from ctxd.command_line import Command
+from ctxd.click_support import Command
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.sessions import MembershipResult

@@ -13,8 +13,8 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
+from ctxd.click_support import Command, Group, Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Group, Stop
 from ctxd.formatting import age, count
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
-from ctxd.capture.checkpoints import DEFAULT_POLICY, TRIGGERS, CheckpointTracker, Trigger
+from ctxd.capture.stream_checkpoints import DEFAULT_POLICY, TRIGGERS, CheckpointTracker, Trigger
 from ctxd.capture.stream_json import StreamParser
+from ctxd.cli.capture_from_file import import_transcript
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.transcript_import import import_transcript
 from ctxd.cli.undelivered_commits import NEWEST
+from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Stop
 from ctxd.worker_threads import in_thread
 from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
 

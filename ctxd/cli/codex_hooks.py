@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ctxd.cli.hook_handlers import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, items_of
-from ctxd.cli.toml_statements import Edit, Statement, comments, edited, statements
+from ctxd.cli.hook_groups import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, items_of
+from ctxd.cli.toml_edits import Edit, Statement, comments, edited, statements
 
 EVENTS: Final = (
     "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "SubagentStart", "SubagentStop", "PreCompact",
@@ -49,7 +49,7 @@ class _Layout(NamedTuple):
     states: dict[str, list[Statement]]
 
 
-def installed(text: str, command: str, path: Path) -> str:
+def add_codex_hooks(text: str, command: str, path: Path) -> str:
     """``text`` of the file at ``path`` with hooks that run ``command``; unchanged if it has them already.
 
     A handler of ours keeps its place, so that no other handler moves. Raises: UnsuitableFile.
@@ -77,7 +77,7 @@ def installed(text: str, command: str, path: Path) -> str:
     return done
 
 
-def removed(text: str, path: Path) -> str:
+def remove_codex_hooks(text: str, path: Path) -> str:
     """``text`` of the file at ``path`` without our hooks, and otherwise unchanged. Raises: UnsuitableFile."""
     if not _ours(_hooks(text)):
         return text

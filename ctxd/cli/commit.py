@@ -20,8 +20,8 @@ from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.unified_diff import print_diff, unified
+from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound

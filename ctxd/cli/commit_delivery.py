@@ -15,9 +15,10 @@ from uuid import uuid4
 import anyio
 import msgspec
 
-from ctxd.capture.checkpoints import Checkpoint
+from ctxd.capture.stream_checkpoints import Checkpoint
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.failures import reason_of
+from ctxd.cli.hook_spool import deliver_waiting
 from ctxd.cli.undelivered_commits import (
     NEWEST,
     PREVIOUS,
@@ -27,7 +28,6 @@ from ctxd.cli.undelivered_commits import (
     left_over,
     new_path,
 )
-from ctxd.cli.undelivered_events import deliver_waiting
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
 from ctxd.worker_threads import in_thread
@@ -215,7 +215,7 @@ class CommitDelivery:
         """The commit as the daemon would store it: under ``redact`` no secret reaches the file."""
         if self._policy != "redact":
             return queued
-        from ctxd.cli.secrets import host_guard
+        from ctxd.cli.scan import host_guard
         from ctxd.formats.array_secrets import captured_array
         from ctxd.secrets.redaction import Capture
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, TypedDict
 
-from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
 from ctxd.cli.revisions import is_revision, moment_ms, parse
+from ctxd.cli.session_lookup import named_session
+from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

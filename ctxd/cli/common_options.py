@@ -122,7 +122,7 @@ def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
 
 
 session_argument = click.argument("session", required=False, shell_complete=complete_sessions)
-"""A session by id or unique prefix; see ``default_session.named_session`` for the default."""
+"""A session by id or unique prefix; see ``session_lookup.named_session`` for the default."""
 
 sessions_argument = click.argument(
     "sessions", metavar="SESSION...", nargs=-1, required=True, shell_complete=complete_sessions
@@ -149,4 +149,4 @@ harness_option = click.option(
 """A harness, by its name in ``ctx import`` and ``ctx install``, or by the name of its agent."""
 
 object_argument = click.argument("object", shell_complete=complete_objects)
-"""An object by id, unique prefix or path; see ``object_by_path.object_id``."""
+"""An object by id, unique prefix or path; see ``object_lookup.object_id``."""

@@ -9,13 +9,14 @@ import msgspec
 
 from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.object_by_path import object_id
-from ctxd.cli.request_cost import cost_lines, newest_request, show_why
+from ctxd.cli.object_lookup import object_id
+from ctxd.cli.request_cost import cost_lines, newest_request
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.unified_diff import print_diff, unified
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState, NotFound

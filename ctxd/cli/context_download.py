@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ctxd.cli.artifact import show_progress
 from ctxd.cli.exit_codes import FAILURE
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 from ctxd_protocol.methods.commits import CommitMaterializeResult

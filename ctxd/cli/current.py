@@ -5,7 +5,7 @@ import click
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.current_context_lookup import UnknownSession, look
 from ctxd.cli.exit_codes import NOT_FOUND
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 
 
 @click.command(cls=Command, examples='ctx current\nctx current -s s1\ngit commit -m "in $(ctx current)"')

@@ -100,7 +100,7 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
     return ok(name, f"{count(len(roots), 'directory')}")
 
 
-def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Finding]:
+def check_sandbox_access(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Finding]:
     """Check that a program in a real sandbox, without network and with only its directory mounted, gets a reply."""
     program = bubblewrap or shutil.which("bwrap")
     if not found:

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.cli import daemon_checks, host_checks, install, undelivered_events
+from ctxd.cli import daemon_checks, hook_spool, host_checks, install
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
+from ctxd.click_support import Command
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
 from ctxd.doctor_findings import Finding, fail, lines, ok
 from ctxd_client.errors import CallFailed, TimedOut
@@ -67,7 +67,7 @@ def _all(run: Invocation) -> list[Finding]:
         host_checks.sqlite(),
         host_checks.machine_id(),
         *host_checks.inotify(),
-        *undelivered_events.findings(path),
+        *hook_spool.findings(path),
         *install.findings(),
     ]
     if status is not None:
@@ -76,7 +76,7 @@ def _all(run: Invocation) -> list[Finding]:
             daemon_checks.watching(status.tracking),
             daemon_checks.sandboxes(asked.sandboxes),
             daemon_checks.mounts(asked.sandboxes, status.pid),
-            *daemon_checks.reachable(asked.sandboxes),
+            *daemon_checks.check_sandbox_access(asked.sandboxes),
         ]
     if config is not None:
         state_dir = state_dir_of(status, config, path)

@@ -5,7 +5,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, turn_of
-from ctxd.command_line import Command, Group
+from ctxd.click_support import Command, Group
 from ctxd.formatting import moment, short
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient

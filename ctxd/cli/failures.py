@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import fields
 
 from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, PERMISSION, TIMEOUT, UNREACHABLE, USAGE
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 from ctxd.formatting import clause
 from ctxd_client.errors import CallFailed, Conflict, ConnectFailed, ConnectionLost, Forbidden, NotFound, TimedOut
 from ctxd_protocol.methods import METHODS

@@ -13,7 +13,7 @@ from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.session import text_or_file
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 
 TRAILER: Final = "Context-Id"
 """The trailer's name."""

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import UUID, uuid4
 
-from ctxd.capture.recorded_events import HandedOverStart
+from ctxd.capture.event_deduplication import HandedOverStart
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.context_download import downloaded
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Stop
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import items
 from ctxd.formats.codex_v1 import timestamp

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import ctxd.hook
 from ctxd.cli import codex_hooks, json_edits
-from ctxd.cli.hook_handlers import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, of_group
+from ctxd.cli.hook_groups import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, of_group
 from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd_client.context_tools import MODEL_TOOLS
 from ctxd_protocol.default_paths import home
@@ -45,13 +45,13 @@ def place(harness: HarnessCommand, environ: Mapping[str, str]) -> Path:
             return Path(environ.get("XDG_CONFIG_HOME") or folder / ".config", "opencode", "plugin", "ctxd.js")
 
 
-def installed(harness: HarnessCommand, text: str, words: Sequence[str], path: Path) -> str:
+def add_hooks(harness: HarnessCommand, text: str, words: Sequence[str], path: Path) -> str:
     """The file's ``text`` with hooks that run ``words``; unchanged if it has them already. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             return _claude_installed(text, words)
         case "codex":
-            return codex_hooks.installed(text, shlex.join(words), path)
+            return codex_hooks.add_codex_hooks(text, shlex.join(words), path)
         case _:
             if text and not text.startswith(_FILE_MARK):
                 raise UnsuitableFile("it is not a file of ctxd: move it away")
@@ -70,14 +70,14 @@ def _tools() -> list[dict[str, Any]]:
     ]
 
 
-def removed(harness: HarnessCommand, text: str, path: Path, copy: str | None) -> str:
+def remove_hooks(harness: HarnessCommand, text: str, path: Path, copy: str | None) -> str:
     """The file's ``text`` without our hooks; empty for a file that is ours alone. ``copy`` is the text before them, if
     there is one. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             return _claude_removed(text, copy)
         case "codex":
-            return codex_hooks.removed(text, path)
+            return codex_hooks.remove_codex_hooks(text, path)
         case _:
             return "" if text.startswith(_FILE_MARK) else text
 
@@ -170,7 +170,7 @@ def _claude_removed(text: str, copy: str | None) -> str:
         text = _without_event(text, event, is_list_kept=event in empty)
     at = json_edits.root(text)
     if text != before and not _claude_hooks(text) and "hooks" not in empty:
-        text = json_edits.removed(text, at, _last(text, at, "hooks"))
+        text = json_edits.remove_element(text, at, _last(text, at, "hooks"))
     return text
 
 
@@ -228,11 +228,11 @@ def _without_event(text: str, event: str, *, is_list_kept: bool) -> str:
     while places := _places(text, event):
         at = places[0]
         if len(json_edits.elements(text, at.handlers)) > 1:
-            text = json_edits.removed(text, at.handlers, at.position)
+            text = json_edits.remove_element(text, at.handlers, at.position)
         elif is_list_kept or len(json_edits.elements(text, at.groups)) > 1:
-            text = json_edits.removed(text, at.groups, at.number)
+            text = json_edits.remove_element(text, at.groups, at.number)
         else:
-            text = json_edits.removed(text, at.hooks, _last(text, at.hooks, event))
+            text = json_edits.remove_element(text, at.hooks, _last(text, at.hooks, event))
     return text
 
 

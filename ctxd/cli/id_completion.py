@@ -77,7 +77,7 @@ def tags(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionI
 
 
 def _from_daemon(ctx: click.Context, begun: str, find: _Find) -> list[CompletionItem]:
-    from ctxd.command_line import Stop
+    from ctxd.click_support import Stop
     from ctxd_client.errors import CallFailed
     from ctxd_client.sync import connect_sync
 

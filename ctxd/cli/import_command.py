@@ -11,7 +11,7 @@ import click
 
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.discovery import changed_candidate, default_places
@@ -19,8 +19,8 @@ from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
-    from ctxd.cli.import_delivery import TranscriptImport
     from ctxd.cli.import_result import ImportResult
+    from ctxd.cli.importer import TranscriptImport
 
 _IDLE_MS: Final = 2000
 """Milliseconds without a change after which a watch checks whether a scan is due."""
@@ -61,9 +61,9 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
 
     async def imported() -> None:
         from ctxd import __version__
-        from ctxd.cli.import_delivery import TranscriptImport
-        from ctxd.cli.undelivered_events import deliver_waiting
-        from ctxd.process_setup import spare_the_collector
+        from ctxd.cli.hook_spool import deliver_waiting
+        from ctxd.cli.importer import TranscriptImport
+        from ctxd.process_setup import tune_gc
         from ctxd.worker_threads import in_thread
         from ctxd_client import connect
 
@@ -71,7 +71,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
             if run.screen.terminal and not run.screen.as_json:
                 run.screen.note(text)
 
-        spare_the_collector()
+        tune_gc()
         async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
             work = TranscriptImport(client, harness, dry_run=dry_run, goes_on=watch, progress=progress)
             if watch:
@@ -109,7 +109,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessComm
     """Import changed files until cancelled. All places are also rescanned periodically: file events can be lost."""
     from watchfiles import awatch
 
-    from ctxd.cli.undelivered_events import deliver_waiting
+    from ctxd.cli.hook_spool import deliver_waiting
     from ctxd.worker_threads import in_thread
 
     folders = [place if place.is_dir() else place.parent for place in places]

@@ -17,9 +17,9 @@ from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, OK
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
-from ctxd.cli.hook_handlers import UnsuitableFile
+from ctxd.cli.hook_groups import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
-from ctxd.command_line import Command, Group, Stop
+from ctxd.click_support import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.socket_lookup import find_socket
@@ -78,7 +78,7 @@ def _harness_command(name: HarnessCommand) -> None:
     @common
     def connect(run: Invocation, dry_run: bool, shorten: int | None) -> None:
         words = _words(run, name, shorten)
-        changed = _change(run, name, dry_run, lambda text, path: harness_hooks.installed(name, text, words, path))
+        changed = _change(run, name, dry_run, lambda text, path: harness_hooks.add_hooks(name, text, words, path))
         if changed and not dry_run:
             run.screen.note(
                 f"run ctx import {name} before you resume a session that began earlier: it adds the history"
@@ -165,7 +165,7 @@ def connection(name: HarnessCommand) -> HarnessState:
 def _stale(name: HarnessCommand, text: str, words: list[str], path: Path) -> str | None:
     """The reason why the hooks in ``text`` are not current; None if they are. Raises: RecursionError."""
     try:
-        if harness_hooks.installed(name, text, words, path) != text:
+        if harness_hooks.add_hooks(name, text, words, path) != text:
             return "some of its hooks are not current"
     except UnsuitableFile as refused:
         return f"some of its hooks are not current, and {refused}"
@@ -213,9 +213,9 @@ def _restored(name: HarnessCommand, text: str, path: Path) -> str:
     """The file's ``text`` without our hooks: its earlier copy, byte for byte, if nothing else has changed."""
     words, kept = harness_hooks.command(name, text), _read(_backup(path))
     copy = None if kept is None else kept.decode().removeprefix(_MARK)
-    if words is not None and copy is not None and harness_hooks.installed(name, copy, words, path) == text:
+    if words is not None and copy is not None and harness_hooks.add_hooks(name, copy, words, path) == text:
         return copy
-    left = harness_hooks.removed(name, text, path, copy)
+    left = harness_hooks.remove_hooks(name, text, path, copy)
     # Without a copy, the file was created by `ctx install`.
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
 

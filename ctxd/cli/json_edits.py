@@ -70,7 +70,7 @@ def appended(text: str, at: int, level: int, value: Any, key: str | None = None)
     return f"{text[: at + 1]}{line}{unit * level}{added}{line}{unit * (level - 1)}{text[close:]}"
 
 
-def removed(text: str, at: int, index: int) -> str:
+def remove_element(text: str, at: int, index: int) -> str:
     """``text`` without the element ``index`` of the container at ``at``. The inverse of ``appended``."""
     there = elements(text, at)
     if len(there) == 1:

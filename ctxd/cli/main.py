@@ -9,8 +9,8 @@ import click
 from ctxd import __version__
 from ctxd.cli.common_options import Invocation, adopt, common, common_options
 from ctxd.cli.exit_codes import FAILURE, MEANINGS, USAGE
-from ctxd.command_line import SHELLS, Command, Group, Stop, completion_script
-from ctxd.command_line import run as run_program
+from ctxd.click_support import SHELLS, Command, Group, Stop, completion_script
+from ctxd.click_support import run as run_program
 
 _COMMANDS: Final = {
     "status": "ctxd.cli.status:status",
@@ -48,8 +48,8 @@ _COMMANDS: Final = {
     "import": "ctxd.cli.import_command:import_",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
-    "scan": "ctxd.cli.secrets:scan",
-    "purge": "ctxd.cli.secrets:purge",
+    "scan": "ctxd.cli.scan:scan",
+    "purge": "ctxd.cli.purge:purge",
     "doctor": "ctxd.cli.doctor:doctor",
 }
 

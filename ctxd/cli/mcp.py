@@ -6,7 +6,7 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, session_option
 from ctxd.cli.exit_codes import FAILURE
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 
 _DEADLINE_S: Final = 10.0
 """Maximum seconds for each call of the daemon: a model waits for the result."""

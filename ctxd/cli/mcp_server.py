@@ -23,13 +23,13 @@ from mcp.shared.message import SessionMessage
 
 from ctxd import __version__
 from ctxd.cli.common_options import Invocation
-from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
 from ctxd.cli.failures import stop_for
-from ctxd.command_line import Stop
+from ctxd.cli.session_lookup import named_session
+from ctxd.click_support import Stop
 from ctxd.config import ConfigError
 from ctxd.worker_threads import Lane
-from ctxd_client.context_tools import MODEL_TOOLS, plain, quoted
+from ctxd_client.context_tools import MODEL_TOOLS, quoted, to_single_line
 from ctxd_client.errors import CallFailed, InvalidCall
 from ctxd_client.session_arguments import ToolError
 from ctxd_client.sync import SyncClient, SyncSession
@@ -175,7 +175,9 @@ class _Handlers:
             with self._opened(context) as session:
                 page = session.client.object_list(session=session.id, cursor=params.cursor if params else None)
             found = [
-                types.Resource(name=plain(each.label), uri=OBJECT + quote(each.object, safe=""), description=each.type)
+                types.Resource(
+                    name=to_single_line(each.label), uri=OBJECT + quote(each.object, safe=""), description=each.type
+                )
                 for each in page.objects
             ]
             return types.ListResourcesResult(resources=found, next_cursor=page.next_cursor)
@@ -193,7 +195,7 @@ class _Handlers:
                 if uri.startswith(prefix) and (id := unquote(uri[len(prefix) :])):
                     with self._opened(context) as session:
                         return read(session, uri, id)
-            raise MCPError(types.INVALID_PARAMS, f"no resource {plain(uri)}: write {OBJECT}ID or {COMMIT}ID")
+            raise MCPError(types.INVALID_PARAMS, f"no resource {to_single_line(uri)}: write {OBJECT}ID or {COMMIT}ID")
 
         return types.ReadResourceResult(contents=[await self._resource(call)])
 
@@ -249,7 +251,7 @@ def _native_ids(meta: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator
 
 def _line(stop: Stop) -> str:
     """Return cause and remedy on one line, made plain: both may quote untrusted names."""
-    return plain(stop.message) + (f"; {plain(stop.hint)}" if stop.hint else "")
+    return to_single_line(stop.message) + (f"; {to_single_line(stop.hint)}" if stop.hint else "")
 
 
 def _object(session: SyncSession, uri: str, id: str) -> Contents:

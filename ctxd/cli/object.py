@@ -8,11 +8,11 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, object_argument, paged, session_option
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.object_by_path import object_id
+from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import Times, session_id, session_if_any, times_of
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.unified_diff import print_diff, unified
-from ctxd.command_line import Command, Group, Stop
+from ctxd.click_support import Command, Group, Stop
 from ctxd.formatting import count, moment, short, size
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient

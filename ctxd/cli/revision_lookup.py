@@ -4,11 +4,11 @@ import os
 from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
-from ctxd.cli.default_session import named_session, sessions
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.revisions import Revision, is_revision, moment_ms, parse
+from ctxd.cli.session_lookup import named_session, sessions
+from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssemblyRecord

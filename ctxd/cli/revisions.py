@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from ctxd.cli.exit_codes import USAGE
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import USAGE
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Params

@@ -3,8 +3,8 @@
 import click
 
 from ctxd.cli.common_options import Invocation, common, listing
+from ctxd.click_support import Command, Group
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count
 
 

@@ -12,8 +12,8 @@ from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.session_list import project_place
+from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import Screen, cell
 from ctxd_client.sync import SyncClient

@@ -19,13 +19,13 @@ from ctxd.cli.common_options import (
     session_argument,
     sessions_argument,
 )
-from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
+from ctxd.cli.session_lookup import named_session
 from ctxd.cli.session_markdown import markdown
-from ctxd.command_line import INTERRUPTED, Command, Group, Stop
+from ctxd.click_support import INTERRUPTED, Command, Group, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.records import Entry

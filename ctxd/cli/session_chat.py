@@ -8,7 +8,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.revision_lookup import locate, turn_of
-from ctxd.command_line import Command
+from ctxd.click_support import Command
 from ctxd.terminal import Screen, cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

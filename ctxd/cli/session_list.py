@@ -16,12 +16,12 @@ from ctxd.cli.common_options import (
     session_argument,
     sessions_argument,
 )
-from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
+from ctxd.cli.session_lookup import named_session
+from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Stop
 from ctxd.formatting import age, count
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

@@ -4,7 +4,7 @@ import click
 
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.tracker import followed
-from ctxd.command_line import Command
+from ctxd.click_support import Command
 from ctxd.formatting import count, size, span
 from ctxd.terminal import Colour, cell
 from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus, SearchStatus

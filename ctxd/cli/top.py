@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from ctxd.cli.common_options import Invocation, common
-from ctxd.command_line import Command
+from ctxd.click_support import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
 from ctxd_protocol.sandbox_types import SandboxView

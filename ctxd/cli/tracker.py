@@ -4,8 +4,8 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
 from ctxd.cli.revision_lookup import session_id
+from ctxd.click_support import Command, Group
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count
 from ctxd_protocol.tracker_types import TrackerState, Watching
 

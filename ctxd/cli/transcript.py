@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, USAGE
-from ctxd.command_line import Command, Stop
+from ctxd.click_support import Command, Stop
 from ctxd.formats.cbor_array import encoded, joined
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.events_v1 import NAME as EVENTS_V1
@@ -21,7 +21,7 @@ from ctxd.formats.events_v1 import item_of
 from ctxd.formats.translation import WANTED, Delta, Materialization
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
-from ctxd.transcripts.readers import UnknownFormat, read
+from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd.transcripts.records import Entry, total_usage
 from ctxd_protocol.event_types import Event
 

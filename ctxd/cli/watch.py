@@ -4,7 +4,7 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, session_argument
 from ctxd.cli.revision_lookup import session_id
-from ctxd.command_line import Command
+from ctxd.click_support import Command
 from ctxd.formatting import moment, short
 from ctxd.terminal import cell
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import click
 import msgspec
 
-from ctxd.command_line import FAILURE, Stop
+from ctxd.click_support import FAILURE, Stop
 from ctxd.errors import StateDirError
 from ctxd.formatting import count
 from ctxd.terminal import OutputFailed

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from ctxd.command_line import FAILURE, Stop
+from ctxd.click_support import FAILURE, Stop
 from ctxd.commands.common_options import AbsolutePath, config_option, json_option, progress, show
 from ctxd.formatting import count, size, span
 from ctxd_protocol.methods.sessions import CollectedSession

@@ -17,7 +17,15 @@ from ctxd.commands.common_options import (
     stepped,
     working,
 )
-from ctxd.commands.projection import Place, counted, end, perform, place, projected, url_option
+from ctxd.commands.xtdb_projection import (
+    ProjectionTarget,
+    end,
+    find_target,
+    perform,
+    print_counts,
+    projected,
+    url_option,
+)
 from ctxd.errors import StateDirError
 from ctxd.formatting import count
 
@@ -58,24 +66,24 @@ def migrate(
         _to_current_schema(state_root(state_dir, config), as_json, dry_run=dry_run)
     if dry_run:
         raise click.UsageError("--dry-run lists the steps of a schema: leave out --to")
-    at = place(state_dir, store_url, config)
+    at = find_target(state_dir, store_url, config)
     if store == "xtdb":
         _to_xtdb(at, as_json)
     _to_sqlite(at, as_json)
 
 
 def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
-    from ctxd import dbfile
-    from ctxd.store import statedir
+    from ctxd import sqlite_file
+    from ctxd.store import state_directory
     from ctxd.store.journal import SCHEMA_VERSION
     from ctxd.store.migrations import migrate, migrations_of
 
     with working():
-        held = statedir.hold_existing(root)
+        held = state_directory.hold_existing(root)
         try:
             steps = [f"{step.version} to {step.version + 1}: {step.what}" for step in migrations_of(held.database)]
             copy = None if dry_run else migrate(held.database)
-        except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        except (sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
             raise StateDirError(f"{root} cannot be migrated: {error}", exit_code=os.EX_IOERR) from error
         finally:
             held.close()
@@ -86,15 +94,15 @@ def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
     sys.exit(0)
 
 
-def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
+def _to_xtdb(at: ProjectionTarget, as_json: bool) -> NoReturn:
     from ctxd.clock import SystemClock
     from ctxd.projection.node_maintenance import rebuild
 
-    report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted))
+    report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, print_counts))
     end(as_json, report, f'{at.url}: set store = "xtdb" and start the daemon', store_url=at.url)
 
 
-def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
+def _to_sqlite(at: ProjectionTarget, as_json: bool) -> NoReturn:
     from ctxd.store.rebuild import checked
 
     with working():

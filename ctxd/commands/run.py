@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from ctxd.commands.common_options import AbsolutePath, config_option, state_dir_option
-from ctxd.process_setup import leave, spare_the_collector
+from ctxd.process_setup import leave, tune_gc
 from ctxd_protocol.default_paths import SOCKET_NAME
 
 
@@ -45,7 +45,7 @@ def run(
       ctxd run --state-dir ~/ctxd-state --log-format json
     """
     # Freezing imported objects saves several passes of the garbage collector: a twentieth of the start-up time.
-    spare_the_collector()
+    tune_gc()
     from ctxd.config import load as load_config
     from ctxd.daemon import serve
 

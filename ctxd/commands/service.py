@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.command_line import FAILURE, SHELLS, Stop, completion_script
+from ctxd.click_support import FAILURE, SHELLS, Stop, completion_script
 from ctxd.commands.common_options import AbsolutePath, json_option, show
 from ctxd.commands.manual import manual
 

@@ -14,7 +14,7 @@ from ctxd.commands.common_options import (
     stepped,
     working,
 )
-from ctxd.commands.projection import Place, counted, end, perform, place, url_option
+from ctxd.commands.xtdb_projection import ProjectionTarget, end, find_target, perform, print_counts, url_option
 
 
 @click.command()
@@ -50,7 +50,7 @@ def verify(
       ctxd verify --store
     """
     if store or store_url is not None:
-        _compare(place(state_dir, store_url, config), as_json)
+        _compare(find_target(state_dir, store_url, config), as_json)
     from ctxd.store.verify import search, verified
 
     root = state_root(state_dir, config)
@@ -63,9 +63,9 @@ def verify(
     end_verified(as_json, report)
 
 
-def _compare(at: Place, as_json: bool) -> NoReturn:
+def _compare(at: ProjectionTarget, as_json: bool) -> NoReturn:
     from ctxd.projection.node_connection import connect
     from ctxd.projection.node_maintenance import compared
 
-    report = perform(lambda: compared(at.url, at.root, connect, counted))
+    report = perform(lambda: compared(at.url, at.root, connect, print_counts))
     end(as_json, report, store_url=at.url)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import msgspec
 
-from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
-from ctxd.command_line import Stop
+from ctxd.backends.xtdb.node.node_layout import Installation, NodeFailure, default_directory
+from ctxd.click_support import Stop
 from ctxd.commands.common_options import json_option, show
 from ctxd.doctor_findings import lines, ok
 from ctxd.formatting import clause
@@ -126,7 +126,7 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
       ctxd xtdb check
       ctxd xtdb check --url http://127.0.0.1:3000 --json
     """
-    from ctxd.backends.xtdb.node.check import look
+    from ctxd.backends.xtdb.node.node_checks import look
 
     findings = look(_installation(directory), url or _config().store_url, os.environ)
     show(as_json, msgspec.to_builtins(findings), "\n".join(lines(findings, Screen())))

@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page, Stored
 from ctxd.objects.kinds import is_purged
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import PurgeRequest, Write
 from ctxd.worker_threads import Lane
 from ctxd_protocol.methods import artifacts as wire
@@ -49,14 +49,14 @@ class UploadFiles:
         """Return the result of ``work``. Raises: CtxdError ``disk_full``, ``store_failed``. Cancel: waits for it."""
 
         def guarded() -> T:
-            with dbfile.faults():
+            with sqlite_file.faults():
                 return work()
 
         try:
             return await self._lane.run(guarded)
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
-        except dbfile.DiskFailed as error:
+        except sqlite_file.DiskFailed as error:
             raise CtxdError("store_failed", f"the upload cannot be written: {error}", outcome="unknown") from error
 
 

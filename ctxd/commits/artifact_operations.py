@@ -21,7 +21,7 @@ from anyio.abc import TaskStatus
 from blake3 import blake3
 
 from ctxd.artifacts import fsck
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
 from ctxd.commits.artifact_collection import ArtifactCollection, UploadFiles, entities, tags
@@ -32,9 +32,9 @@ from ctxd.objects.document import Artifact, Document, Stored, encode_content
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
+from ctxd.sessions.live_session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG
 from ctxd.store.write_types import Pending, Write
 from ctxd_protocol.methods import artifacts as wire

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from blake3 import blake3
 
-from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.commits.commit_reads import CommitViewer
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.errors import CtxdError
 from ctxd.secrets.policy import stricter, to_payload
 from ctxd.secrets.redaction import Capture

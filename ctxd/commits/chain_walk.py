@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.commits.commit import read_fields
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import DELTA_FORMATS
@@ -17,7 +17,7 @@ from ctxd.objects.document import Content, Stored, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotPart
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 
 SNAPSHOT_COMMITS_MIN: Final = 64
 """Minimum number of consecutive commits without a snapshot for which a new one is made."""
@@ -75,7 +75,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
         return chain
 
     def _step(
-        self, connection: dbfile.Connection, at: str, last: str, inside: frozenset[str] | None
+        self, connection: sqlite_file.Connection, at: str, last: str, inside: frozenset[str] | None
     ) -> tuple[list[Walked | ChainSnapshot], str]:
         """The consecutive snapshots from ``at`` on, or the commits up to the next snapshot; and the next position."""
         joined: list[Walked | ChainSnapshot] = []

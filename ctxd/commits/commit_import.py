@@ -13,19 +13,19 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
-from ctxd.commits import delta_capture as deltas
-from ctxd.commits.capture_process import DELTA_BYTES_MIN
+from ctxd import sqlite_file
+from ctxd.commits import delta_scan as deltas
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
 from ctxd.commits.commit_reads import CommitViewer
+from ctxd.commits.scan_process import DELTA_BYTES_MIN
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import Fields, commit_id
 from ctxd.objects.document import Document, decode_content, encode_content
 from ctxd.secrets.redaction import Capture
+from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd.store import commit_index
 from ctxd.store.write_types import PackedText, Write
 from ctxd_protocol.methods import commits as wire
@@ -157,7 +157,7 @@ class CommitImports(Commits):
 
         if not puts:
             # The existing commits may not be durable yet.
-            await self.store.settled()
+            await self.store.wait_for_writes()
             return Accepted(None, result)
         write = Write(kind=call.kind, principal=call.principal, puts=puts, packed=packed, valid_times=valid_times)
         pending = self.store.submit(write)
@@ -187,12 +187,12 @@ def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.Impor
     content = decode_content(data)
     counts = Counts(given.message_count or 0, given.token_count or 0)
     if None in (given.message_count, given.token_count) or not deltas.is_checked_by_capture(params.format):
-        counts = deltas.counted(params.format, content)
+        counts = deltas.count_delta(params.format, content)
     kept = deltas.captured(capture, params.format, content)
     if kept is not content:
         data = encode_content(kept)
     digest = blake3(data).digest()
-    packed = PackedText(digest, len(data), dbfile.pack_content(data))
+    packed = PackedText(digest, len(data), sqlite_file.pack_content(data))
     fields = _fields(capture, params, given, counts)
     return _Imported(CapturedDelta(counts, None, None, digest.hex()), packed, fields, capture.secrets)
 

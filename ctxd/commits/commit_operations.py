@@ -10,8 +10,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.clock import Clock
-from ctxd.commits import delta_capture as deltas
-from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits import delta_scan as deltas
 from ctxd.commits.commit import (
     VERSION,
     document,
@@ -21,22 +20,23 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture, Guard
-from ctxd.sessions.loading import batched
-from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import (
+from ctxd.sessions.live_session import (
     Accepted,
     SessionLock,
     WriteRequest,
     find_replay,
     kept_result,
 )
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_redaction import off_loop
+from ctxd.sessions.session_loading import batched
 from ctxd.store import commit_index, purge
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.write_types import PurgeRequest, Replay, Write
@@ -177,7 +177,7 @@ class Commits(CommitReads):
             def work() -> tuple[Counts, Content]:
                 if is_counted and deltas.is_checked_by_capture(format):
                     return Counts(0, 0), deltas.captured(capture, format, plain)
-                return deltas.counted(format, plain), deltas.captured(capture, format, plain)
+                return deltas.count_delta(format, plain), deltas.captured(capture, format, plain)
 
             counts, content = await off_loop(size, work, confined=confined)
             held = given if isinstance(given, Artifact) and content is plain else await self.store.keep_content(content)
@@ -282,7 +282,7 @@ class Commits(CommitReads):
                 session=fields.session,
                 without_session=fields.session is None,
             )
-            places = await self.store.commits(lambda connection: commit_index.listed(connection, same, 1))
+            places = await self.store.commits(lambda connection: commit_index.list_commits(connection, same, 1))
             stored, *holders = await self._current(viewer, params.commit, *(commit_id(place.id) for place in places))
             has = commit_id(holders[0].document.id) if holders else ""
             if params.expected is not None and has != params.expected:
@@ -329,7 +329,7 @@ class Commits(CommitReads):
                     raise CtxdError("invalid_params", message, hint="Change your own commits.", outcome="not_applied")
             if not self.store.is_purging():
                 return found
-            await self.store.settled()
+            await self.store.wait_for_writes()
 
     def _policy_of(self, session: str | None) -> SecretPolicy:
         # The commits of a session outlive its final removal.
@@ -418,7 +418,7 @@ class Commits(CommitReads):
         result = wire.CommitResult(commit=shown(stored, confined=viewer.is_confined), receipt=None)
         if call.op_id is None:
             # The version may not be durable yet.
-            await self.store.settled()
+            await self.store.wait_for_writes()
             return Accepted(None, lambda _: result)
         kept = _KeptCommit(commit_id(stored.document.id), is_written=False)
         # Write only the operation, without a version.

@@ -17,9 +17,9 @@ from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_i
 from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.chat import end_of_turn
-from ctxd.sessions.loading import batched
+from ctxd.sessions.live_session import Actor
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Actor
+from ctxd.sessions.session_loading import batched
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
@@ -207,7 +207,9 @@ class CommitReads:
             before=None if params.oldest_first else _parsed(params.cursor),
             after=_parsed(params.cursor) if params.oldest_first else None,
         )
-        listed = partial(commit_index.listed, wanted=wanted, limit=params.limit + 1, oldest_first=params.oldest_first)
+        listed = partial(
+            commit_index.list_commits, wanted=wanted, limit=params.limit + 1, oldest_first=params.oldest_first
+        )
         places = await self.store.commits(listed)
         page = places[: params.limit]
         found = _short(await self.find_all(viewer, [place.id for place in page]))
@@ -299,7 +301,7 @@ class CommitReads:
             raise CtxdError("assembly_not_found", message, hint="context.list has the assemblies there are.")
         wanted = msgspec.structs.replace(wanted, tx=record.tx)
         while True:
-            places = await self.store.commits(partial(commit_index.listed, wanted=wanted, limit=_HEADS_AT_ONCE))
+            places = await self.store.commits(partial(commit_index.list_commits, wanted=wanted, limit=_HEADS_AT_ONCE))
             for head in (await self.store.heads([place.id for place in places])).values():
                 # A checkpoint imported from another host may be in an earlier row than the assembly.
                 position = None if head is None else read_fields(head).position

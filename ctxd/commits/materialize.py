@@ -25,7 +25,7 @@ from ctxd.commits.commit_operations import Commits
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
-from ctxd.file_replies import PassedFile
+from ctxd.fd_passing import PassedFile
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import is_array
 from ctxd.formats.translation import (
@@ -41,7 +41,7 @@ from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, Document, decode_content, encode_content
 from ctxd.objects.kinds import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
 from ctxd.worker_threads import Lane, LoopHandle, NoThread, in_thread
 from ctxd_protocol.methods import commits as wire

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.capture.checkpoints import Checkpoint, CheckpointTracker, Trigger, rank
+from ctxd.capture.stream_checkpoints import Checkpoint, CheckpointTracker, Trigger, rank
 from ctxd.commits.commit import read_fields
 from ctxd.commits.commit_operations import Commits, NewCommit
 from ctxd.errors import CtxdError
@@ -24,9 +24,9 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.kept_messages import with_kept_messages
+from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
-from ctxd.sessions.stored_session import SessionHead, events_of, read_segment
+from ctxd.sessions.stored_session import SessionHead, delta_events, read_segment
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.write_types import Landed
@@ -149,7 +149,7 @@ class SessionCheckpoints:
             if write.session is None or known is None or known[0].settings.checkpoint != "compaction":
                 continue
             deltas = [read_segment(document) for document in write.puts if document.type == "segment"]
-            if any(isinstance(event, CompactionEvent) for delta in deltas for event in events_of(delta)):
+            if any(isinstance(event, CompactionEvent) for delta in deltas for event in delta_events(delta)):
                 self._note_due(write.session, "compaction")
 
     async def _has_new_compaction(self, session: str) -> bool:
@@ -230,7 +230,7 @@ class SessionCheckpoints:
                 await self.load(session)
                 if session not in self._sessions.moved_sessions:
                     while not await self._checkpoint(await self._sessions.live(session), trigger, whole_turns):
-                        await self._store.settled()
+                        await self._store.wait_for_writes()
                 return self._newest[session].commit
         finally:
             if lock.free:
@@ -274,7 +274,7 @@ class SessionCheckpoints:
         before: tuple[int, int] | None = None
         while True:
             wanted = CommitFilter(session=session, before=before, tx=made_by)
-            places = await self._store.commits(partial(commit_index.listed, wanted=wanted, limit=PAGE_ITEMS_MAX))
+            places = await self._store.commits(partial(commit_index.list_commits, wanted=wanted, limit=PAGE_ITEMS_MAX))
             for stored in (await self._store.bulk([place.id for place in places])).values():
                 fields = read_fields(stored)
                 if first.commit is None:

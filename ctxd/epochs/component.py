@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import canonical
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 
 V = TypeVar("V", bound=msgspec.Struct)
 

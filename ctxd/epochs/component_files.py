@@ -20,10 +20,10 @@ from ctxd.epochs.component import FileVersion, UnavailableComponent
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import Stored
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sources.filesystem import Look, Regular
+from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sources.host_files import Look, Regular
 from ctxd.sources.source_interface import Missing, Present, Special, Stamp, Unreadable, size_of
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy

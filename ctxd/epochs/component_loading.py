@@ -19,15 +19,15 @@ from ctxd.epochs.epoch_state import ComponentText
 from ctxd.epochs.instruction_files import PREFIX as INSTRUCTIONS_PREFIX
 from ctxd.epochs.skills import KEY as SKILLS_KEY
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Content, Document, Stored, sourceless, text_of
+from ctxd.objects.document import Content, Document, Stored, document_without_source, require_text
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture, Guard
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sessions.session_objects import entries
-from ctxd.store.store import VersionStore
+from ctxd.sessions.session_documents import entries
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.session_types import ComponentName
 
 LOAD_S: Final = 5.0
@@ -194,7 +194,9 @@ class ComponentObserver:
             if text is not None and (head is None or is_purged(head.document)):
                 payload = {"key": text.key, "sources": [source.object for source in text.sources]}
                 content = msgspec.json.encode(text).decode()
-                new.append(sourceless(component_text_id(session, address), "component_text", payload, content))
+                new.append(
+                    document_without_source(component_text_id(session, address), "component_text", payload, content)
+                )
                 floor_vt = max(floor_vt, 0 if head is None else head.valid_time + 1)
         return tuple(new), floor_vt
 
@@ -204,6 +206,6 @@ def read_text(stored: Stored, contents: Mapping[str, Content]) -> ComponentText 
     if is_purged(stored.document) or stored.content_ref is None:
         return None
     try:
-        return msgspec.json.decode(text_of(contents[stored.content_ref]), type=ComponentText)
+        return msgspec.json.decode(require_text(contents[stored.content_ref]), type=ComponentText)
     except msgspec.DecodeError as error:
         raise CtxdError("corrupt", f"{stored.document.id} cannot be read") from error

@@ -11,10 +11,10 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.epochs.component import Component, Loaded, UnavailableComponent
 from ctxd.epochs.component_files import AgentFiles, AgentPath, directories_above, nearest_repository
-from ctxd.epochs.tagged_text import one_line
+from ctxd.epochs.tag_escaping import one_line
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.worker_threads import in_thread
 
 ENVIRONMENT_KEY: Final = "core/environment"

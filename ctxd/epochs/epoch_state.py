@@ -16,7 +16,7 @@ import msgspec
 
 from ctxd.epochs.component import FileVersion
 
-Begin = Literal["first", "unknown", "compaction", "repack", "model", "provider", "fork"]
+EpochCause = Literal["first", "unknown", "compaction", "repack", "model", "provider", "fork"]
 """The reason for a new epoch. ``unknown``: the earlier context of the model is not recorded, as in an imported
 session."""
 
@@ -70,7 +70,7 @@ class EpochEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     epoch: int
-    begins: Begin | None = None
+    begins: EpochCause | None = None
     changes: tuple[ComponentChange, ...] = ()
     tools: tuple[str, ...] | None = None
 
@@ -101,7 +101,7 @@ class LostRace(Exception):
     """The head or the epoch changed after the components were observed. Observe everything again."""
 
 
-def folded(state: EpochState, event: EpochEvent) -> EpochState:
+def apply_event(state: EpochState, event: EpochEvent) -> EpochState:
     """``state`` after ``event``. Raises: ValueError for an event of another epoch, or one that changes or removes a
     component that is not in ``believed``."""
     expected = state.epoch if event.begins is None else state.epoch + 1
@@ -129,25 +129,25 @@ def folded(state: EpochState, event: EpochEvent) -> EpochState:
     return EpochState(event.epoch, baseline, believed, tuple(gone), tuple(updates), tools)
 
 
-def fold(events: Iterable[EpochEvent]) -> EpochState:
-    """The state after ``events``, in order. Raises: as ``folded``."""
+def replay_events(events: Iterable[EpochEvent]) -> EpochState:
+    """The state after ``events``, in order. Raises: as ``apply_event``."""
     state = EpochState()
     for event in events:
-        state = folded(state, event)
+        state = apply_event(state, event)
     return state
 
 
 def append(state: EpochState, head: EpochHead, expected: EpochHead, event: EpochEvent | None) -> EpochState:
     """``state`` after ``event``, which was decided at ``expected``; unchanged if ``event`` is None.
 
-    Raises: LostRace if ``head`` has changed meanwhile, ValueError as ``folded``.
+    Raises: LostRace if ``head`` has changed meanwhile, ValueError as ``apply_event``.
     """
     if head != expected:
         raise LostRace
-    return state if event is None else folded(state, event)
+    return state if event is None else apply_event(state, event)
 
 
-def begun(state: EpochState, reason: Begin, changes: Iterable[ComponentChange] = ()) -> EpochEvent:
+def begin_epoch(state: EpochState, reason: EpochCause, changes: Iterable[ComponentChange] = ()) -> EpochEvent:
     """The event that begins an epoch after ``state``: its baseline is ``believed``, and ``changes`` are updates after
     it; in the very first epoch, ``changes`` may be the baseline."""
     kept = tuple(ComponentChange(key, "baseline", address) for key, address in state.believed.items())

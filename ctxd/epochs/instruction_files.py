@@ -24,10 +24,10 @@ from ctxd.epochs.component_files import (
     visible,
 )
 from ctxd.epochs.harness_places import INSTRUCTIONS, InstructionPlaces, Names, harness_of
-from ctxd.epochs.tagged_text import one_line, tagged
+from ctxd.epochs.tag_escaping import one_line, tagged
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.object_types import FilesystemSource
 
 PREFIX: Final = "instructions/"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.formats.losses import Losses, args_text, text_of
+from ctxd.formats.losses import Losses, args_text, event_text
 from ctxd.transcripts.records import decoded
 from ctxd_protocol import event_types as typed
 
@@ -123,7 +123,7 @@ def _block(event: typed.Event) -> tuple[str, Block] | None:
     block: Block = {"Text": "", "Type": "text", **dict.fromkeys(_MEMBERS)}
     match event:
         case typed.PromptEvent() | typed.SystemEvent() | typed.CompactionEvent():
-            text = text_of(event)
+            text = event_text(event)
             if not text and not isinstance(event, typed.PromptEvent):
                 return None
             role, block = "user", block | {"Text": text}

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ctxd.secrets.policy import IMAGE_MEDIA_TYPES
 from ctxd_protocol.event_types import Attachment
 
-_IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _PDF: Final = "application/pdf"
 _TEXT: Final = "text/plain"
 _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
@@ -49,7 +49,7 @@ def _type_at(found: Attachment) -> str | None:
 
 
 def _type_of(data: bytes, media_type: str) -> str | None:
-    if not data or media_type in _IMAGES or media_type == _PDF:
+    if not data or media_type in IMAGE_MEDIA_TYPES or media_type == _PDF:
         return media_type if data else None
     if not media_type.startswith("image/"):
         return None

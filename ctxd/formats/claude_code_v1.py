@@ -12,10 +12,10 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from ctxd.formats.losses import Losses, kind_of, text_of
+from ctxd.formats.losses import Losses, event_kind, event_text
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.records import Line, args_object, decoded, records_of, rest
-from ctxd.transcripts.records import text_of as text_or_nothing
+from ctxd.transcripts.records import as_text as text_or_nothing
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "claude-code-v1"
@@ -81,7 +81,7 @@ class SessionWriter:
         if isinstance(event, typed.OpaqueEvent):
             return msgspec.json.encode(record)
         self._written += 1
-        name = f"{self._written}:{kind_of(event)}:{text_of(event)}"
+        name = f"{self._written}:{event_kind(event)}:{event_text(event)}"
         id = event.id if _is_uuid(event.id) and event.id not in self._ids else str(uuid5(_NAMES, name))
         assert id is not None
         self._session = self._session or str(uuid5(_NAMES, f"session:{id}"))

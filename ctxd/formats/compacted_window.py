@@ -13,7 +13,7 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.transcripts.codex import read_rollout
-from ctxd.transcripts.records import Line, number_of, record_of, records_of, text_of
+from ctxd.transcripts.records import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
 
 HISTORY: Final = "replacement_history"
@@ -77,7 +77,7 @@ class Places:
             self._places[event.id] = place
         self._places.setdefault(event.message, place)
         if isinstance(event, typed.OpaqueEvent) and event.kind == "compaction":
-            self._tail = text_of(record_of(event.data).get("tail_start_id")) or None
+            self._tail = as_text(record_of(event.data).get("tail_start_id")) or None
 
     def kept(self, event: typed.CompactionEvent, events: list[typed.Event]) -> list[typed.Event] | None:
         """Return the ``events`` that the compaction ``event`` keeps in the window, and forget the places; None if the
@@ -104,7 +104,7 @@ def _events(event: typed.CompactionEvent) -> list[typed.Event]:
     items = ({"type": "response_item", "payload": item} for item in _history(event))
     found = [entry.event for entry in read_rollout(Line(0, item) for item in items)]
     for place in reversed(range(len(found)) if event.summary else ()):
-        if text_of(getattr(found[place], "text", None)).endswith(event.summary):
+        if as_text(getattr(found[place], "text", None)).endswith(event.summary):
             del found[place]
             break
     return [msgspec.structs.replace(each, at=event.at) for each in found]

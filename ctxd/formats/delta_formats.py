@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
-from ctxd.formats.losses import args_text, text_of
+from ctxd.formats.losses import args_text, event_text
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.records import Entry, Line, Record, joined_parts, lines
 from ctxd_protocol.event_types import (
@@ -75,7 +75,7 @@ def count(format: str, content: bytes) -> Counts:
         return Counts(0, ceil(len(content) / _BYTES_PER_TOKEN))
     messages = size = 0
     for event in known.events([content]):
-        found, text = measured(event)
+        found, text = measure_event(event)
         messages += found
         size += text
     return Counts(messages, tokens_of(size))
@@ -87,11 +87,11 @@ def is_array(format: str) -> bool:
     return known is not None and not known.is_lines
 
 
-def measured(event: Event) -> tuple[int, int]:
+def measure_event(event: Event) -> tuple[int, int]:
     """Return the number of messages of an event, 1 or 0, and the bytes of its text."""
     if not isinstance(event, _CONVERSATION):
         return 0, 0
-    text = event.tool + args_text(event.args) if isinstance(event, ToolCallEvent) else text_of(event)
+    text = event.tool + args_text(event.args) if isinstance(event, ToolCallEvent) else event_text(event)
     return 1, len(text) if text.isascii() else len(text.encode())
 
 

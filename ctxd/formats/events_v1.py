@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.cbor_array import UnreadableDelta, encoded, items, joined
-from ctxd.formats.losses import text_of
+from ctxd.formats.losses import event_text
 from ctxd.transcripts.records import decoded
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -327,7 +327,7 @@ def _notice(event: SystemEvent | CompactionEvent) -> Item:
         subtype = _COMPACTED
         if event.tokens_before is not None:
             meta.setdefault("pre_tokens", event.tokens_before)
-    return {"subtype": subtype, **_given(message=text_of(event), metadata=_raw(meta) if meta else None)}
+    return {"subtype": subtype, **_given(message=event_text(event), metadata=_raw(meta) if meta else None)}
 
 
 def _given(**members: object) -> Item:

@@ -38,27 +38,27 @@ class Losses:
 
     def drop(self, event: Event) -> None:
         """Count an event that was left out."""
-        self._counts[f"sidechain {kind_of(event)}" if event.sidechain is not None else kind_of(event)] += 1
+        self._counts[f"sidechain {event_kind(event)}" if event.sidechain is not None else event_kind(event)] += 1
 
     def compare(self, event: Event, kept: Event) -> None:
         """Count each field of ``event`` that is missing or different in ``kept``, the same event read back."""
-        kind = kind_of(event)
+        kind = event_kind(event)
         if type(event) is not type(kept):
-            self._counts[f"{kind} as {kind_of(kept)}"] += 1
+            self._counts[f"{kind} as {event_kind(kept)}"] += 1
         for field in event.__struct_fields__:
             value = getattr(event, field)
-            if value and value != (text_of(kept) if field in _PLACE else getattr(kept, field, None)):
+            if value and value != (event_text(kept) if field in _PLACE else getattr(kept, field, None)):
                 self._counts[f"{kind}.{field}"] += 1
 
 
-def kind_of(event: Event) -> str:
+def event_kind(event: Event) -> str:
     """Return the kind of an event; for an opaque event, the name that its source uses."""
     if isinstance(event, OpaqueEvent):
         return event.kind or "opaque"
     return str(event.__struct_config__.tag)
 
 
-def text_of(event: Event) -> str:
+def event_text(event: Event) -> str:
     """Return the text of an event; empty for opaque events and tool calls."""
     if isinstance(event, CompactionEvent):
         return event.summary

@@ -6,7 +6,7 @@ Headings are lines that begin with ``#``; such lines within texts are escaped wi
 import re
 from typing import Final
 
-from ctxd.formats.losses import Losses, args_text, text_of
+from ctxd.formats.losses import Losses, args_text, event_text
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "narrative-v1"
@@ -33,7 +33,7 @@ def passage(event: typed.Event, losses: Losses) -> str:
             losses.drop(event)
             return ""
         case _:
-            heading, text = _heading(event), text_of(event)
+            heading, text = _heading(event), event_text(event)
             if not text and not getattr(event, "attachments", ()):
                 losses.drop(event)
                 return ""

@@ -7,7 +7,7 @@ import msgspec
 
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.claude_code import wrapper_of
-from ctxd.transcripts.records import Record, record_of, records_of, rest, text_of
+from ctxd.transcripts.records import Record, as_text, record_of, records_of, rest
 from ctxd_protocol import event_types as typed
 
 _CLEARED: Final = "[Old tool result content cleared]"
@@ -63,10 +63,10 @@ def _codex(event: typed.Event) -> typed.Event:
     if not isinstance(event, typed.OpaqueEvent) or event.kind != "inter_agent_communication":
         return event
     said = record_of(record_of(event.data).get("payload"))
-    content = [{"type": "input_text", "text": text_of(said.get("content"))}]
-    if encrypted := text_of(said.get("encrypted_content")):
+    content = [{"type": "input_text", "text": as_text(said.get("content"))}]
+    if encrypted := as_text(said.get("encrypted_content")):
         kind = "NEW_TASK" if said.get("trigger_turn") else "MESSAGE"
-        sender, recipient = text_of(said.get("author")), text_of(said.get("recipient"))
+        sender, recipient = as_text(said.get("author")), as_text(said.get("recipient"))
         head = f"Message Type: {kind}\nTask name: {recipient}\nSender: {sender}\nPayload:\n"
         content = [
             {"type": "input_text", "text": head}, {"type": "encrypted_content", "encrypted_content": encrypted},

@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of, window_events
+from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
@@ -254,7 +254,7 @@ class Materialization:
                 yield with_output(event, found[id]) if id is not None and id in found else event
 
     def _count(self, event: Event) -> None:
-        messages, size = measured(event)
+        messages, size = measure_event(event)
         self.messages += messages
         self._size += size
 

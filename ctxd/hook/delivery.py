@@ -320,7 +320,7 @@ def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
 
             lines = kept_lines(event.text, event.transcript, order.go_apart)
         elif event.kind in _TOOL_EVENTS and event.call:
-            from ctxd.hook.call_texts import lines_before
+            from ctxd.hook.texts_before_call import lines_before
 
             is_start = event.kind == "PreToolUse"
             written_s, go_apart = (START_WRITTEN_S, order.go_apart) if is_start else (END_WRITTEN_S, None)

@@ -13,9 +13,17 @@ from typing import Any, Literal
 import msgspec
 
 from ctxd.errors import CtxdError, purged
-from ctxd.indexing.file_version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
-from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
+from ctxd.indexing.file_version_decision import (
+    SANDBOXES,
+    Observed,
+    UnavailableSource,
+    decide_outcome,
+    file_kind,
+    is_due,
+    is_overtaken,
+)
 from ctxd.indexing.path_resolution import HostVisibility
+from ctxd.indexing.stale_files import OVERTAKEN_RETRIES, Freshener
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
@@ -23,9 +31,9 @@ from ctxd.objects.generated_ids import file_id, observed
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.secrets.redaction import Guard, fleeting_guard
-from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.host_files import HostFiles
 from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapter
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.secrets import SecretPolicy
@@ -250,7 +258,7 @@ class Indexer:
         reading = await self.sources.read(document.source)
         volume = await self._volume(document.id) if isinstance(reading, Missing) else None
         seen = self._builder.seen_at(reading, volume=volume, policy="off")
-        return decide(document, seen.state) == "unchanged"
+        return decide_outcome(document, seen.state) == "unchanged"
 
     async def _index_source(
         self,
@@ -268,9 +276,9 @@ class Indexer:
         if plain is not None or all(await self.visibility.readable(mounts, (source,))):
             seen, head, document = await self._read(id, source, policy, plain)
         else:
-            seen = Observed(OutOfReach("unreadable", _why_not_readable(mounts, source)))
+            seen = Observed(UnavailableSource("unreadable", _why_not_readable(mounts, source)))
             head, document = await self.versions.newest(id), None
-        if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
+        if isinstance(seen.state, UnavailableSource) or file_kind(seen.state) == "missing":
             if head is None or cause != "check" or (knows is not None and not knows(id)):
                 raise _failure(seen, shown, is_known=is_known)
         return self._concluded(id, source, seen, head, document)
@@ -299,7 +307,7 @@ class Indexer:
     ) -> Indexed:
         """Decide on ``head``, the newest version now. Does not await: see the guarantee at the top."""
         known = head.document if head else None
-        outcome = decide(known, seen.state)
+        outcome = decide_outcome(known, seen.state)
         document = self._builder.build(id, source, seen.state, known, early) if is_due(outcome) else None
         if document is not None and document.artifact is None and is_large(document.content):
             # Each time the content was kept, another version had been accepted meanwhile.
@@ -311,7 +319,7 @@ class Indexer:
         return Indexed(
             object=id,
             outcome=outcome,
-            kind=kind_of(seen.state),
+            kind=file_kind(seen.state),
             source=source,
             source_hash=current.source_hash,
             char_count=current.payload["char_count"],
@@ -337,22 +345,22 @@ def _why_not_readable(mounts: MountTable, source: Source) -> str:
 
 def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:
     match seen.state:
-        case OutOfReach(kind="missing", why=why) if is_known:
+        case UnavailableSource(kind="missing", why=why) if is_known:
             hint = "Try again once the directory or the disk is back."
             message = f"read failed unreachable file path={shown}: {why}"
             return CtxdError("source_unreachable", message, hint=hint, outcome="not_applied")
-        case OutOfReach(escapes=True, why=why):
+        case UnavailableSource(escapes=True, why=why):
             hint = "Send the file's content with the call."
             message = f"read failed path={shown}: {why}"
             return CtxdError("path_escapes_mount", message, hint=hint, outcome="not_applied")
-        case OutOfReach(kind="special", why=why):
+        case UnavailableSource(kind="special", why=why):
             return CtxdError(
                 "unsupported",
                 f"read failed path={shown}: {why}",
                 hint="Only regular files are indexed.",
                 outcome="not_applied",
             )
-        case OutOfReach(kind="unreadable", why=why):
+        case UnavailableSource(kind="unreadable", why=why):
             hint = "Send the file's content with the call."
             return CtxdError(
                 "source_unreachable",

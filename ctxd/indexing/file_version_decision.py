@@ -36,7 +36,7 @@ SANDBOXES: Final = "sandboxes"
 """Author of the secret tags in files that a sandbox may have written."""
 
 
-class Held(msgspec.Struct, frozen=True, tag=True):
+class ReadSource(msgspec.Struct, frozen=True, tag=True):
     """The source was read: ``source_hash`` is the hash of its bytes. ``text`` is ``None`` for a binary file, whose
     bytes are ``raw``; a text file has no ``raw``.
 
@@ -51,7 +51,7 @@ class Held(msgspec.Struct, frozen=True, tag=True):
     author: str = ""
     raw: bytes = b""
 
-    def after(self, head: Document | None) -> "Held":
+    def after(self, head: Document | None) -> "ReadSource":
         """This state under a policy no laxer than that of ``head``: redacted content stays redacted for all readers."""
         policy = self.policy if head is None else stricter(self.policy, captured_under(head.payload))
         return self if policy == self.policy else msgspec.structs.replace(self, policy=policy)
@@ -79,11 +79,11 @@ class Oversized(msgspec.Struct, frozen=True, tag=True):
         return payload.get("size_bytes") == self.size_bytes and same_time
 
 
-class Absent(msgspec.Struct, frozen=True, tag=True):
+class DeletedSource(msgspec.Struct, frozen=True, tag=True):
     """The source is confirmed deleted."""
 
 
-class OutOfReach(msgspec.Struct, frozen=True, tag=True):
+class UnavailableSource(msgspec.Struct, frozen=True, tag=True):
     """The source cannot be read now, or its absence cannot be confirmed; ``why`` is for people.
 
     ``escapes``: its path leads out of the directory that it is confined to.
@@ -94,17 +94,17 @@ class OutOfReach(msgspec.Struct, frozen=True, tag=True):
     escapes: bool = False
 
 
-SourceState = Held | Oversized | Absent | OutOfReach
+SourceState = ReadSource | Oversized | DeletedSource | UnavailableSource
 
 
-def decide(head: Document | None, state: SourceState) -> FileOutcome:
+def decide_outcome(head: Document | None, state: SourceState) -> FileOutcome:
     """Decide the outcome of ``state`` for the object whose newest version is ``head`` (``None`` for no version).
 
     Only ``created``, ``updated`` and ``deleted`` require a version. The absence of a file without an object is
     ``orphaned``, and that of an already deleted one ``unchanged``.
     """
     match state:
-        case Held():
+        case ReadSource():
             if head is None:
                 return "created"
             return "unchanged" if state.matches(head) else "updated"
@@ -112,11 +112,11 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
             if head is None:
                 return "created"
             return "unchanged" if state.may_be(head.payload) else "updated"
-        case Absent():
+        case DeletedSource():
             if head is None:
                 return "orphaned"
             return "unchanged" if is_deleted(head) else "deleted"
-        case OutOfReach():
+        case UnavailableSource():
             return "orphaned"
         case _:
             assert_never(state)
@@ -143,7 +143,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 def _held(raw: bytes, hash: str, text: str | None, stamp: Stamp | None = None) -> Observed:
-    return Observed(Held(hash, text, raw=raw if text is None else b""), stamp, len(raw))
+    return Observed(ReadSource(hash, text, raw=raw if text is None else b""), stamp, len(raw))
 
 
 def _seen_at(reading: Reading, volume: int | None) -> Observed:
@@ -153,17 +153,17 @@ def _seen_at(reading: Reading, volume: int | None) -> Observed:
         case OverLimit():
             return Observed(Oversized(reading.size_bytes, reading.modified_us), reading.stamp)
         case Special():
-            return Observed(OutOfReach("special", f"it is a {reading.kind.replace('_', ' ')}"))
+            return Observed(UnavailableSource("special", f"it is a {reading.kind.replace('_', ' ')}"))
         case Unreadable(errno=errno.EXDEV):
-            return Observed(OutOfReach("unreadable", LEADS_OUT, escapes=True))
+            return Observed(UnavailableSource("unreadable", LEADS_OUT, escapes=True))
         case Unreadable():
-            return Observed(OutOfReach("unreadable", os.strerror(reading.errno)))
+            return Observed(UnavailableSource("unreadable", os.strerror(reading.errno)))
         case Missing():
             same_disk = volume is None or volume == reading.volume
             if reading.confirmed and same_disk:
-                return Observed(Absent())
+                return Observed(DeletedSource())
             return Observed(
-                OutOfReach("missing", "its directory is not there" if same_disk else "its disk is not mounted")
+                UnavailableSource("missing", "its directory is not there" if same_disk else "its disk is not mounted")
             )
         case _:
             assert_never(reading)
@@ -172,7 +172,7 @@ def _seen_at(reading: Reading, volume: int | None) -> Observed:
 class DocumentBuilder:
     """Converts readings to states, and states to documents. ``guard`` finds secrets, which are treated by policy.
 
-    For content above ``INLINE_BYTES_MAX`` of ``ctxd.indexing.freshen`` call it in a thread: it hashes and encodes.
+    For content above ``INLINE_BYTES_MAX`` of ``ctxd.indexing.stale_files`` call it in a thread: it hashes and encodes.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -181,19 +181,19 @@ class DocumentBuilder:
     def seen_at(self, reading: Reading, *, volume: int | None, policy: SecretPolicy, author: str = "") -> Observed:
         """Convert a reading by the daemon, to be captured under ``policy``.
 
-        ``volume``: the one that the source was last read from, ``None`` if unknown. ``author``: see ``Held``.
+        ``volume``: the one that the source was last read from, ``None`` if unknown. ``author``: see ``ReadSource``.
         """
         return self._under(policy, _seen_at(reading, volume), author)
 
     def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
-        """Convert bytes that a caller sent. ``author``: see ``Held``."""
+        """Convert bytes that a caller sent. ``author``: see ``ReadSource``."""
         if len(content) > FILE_BYTES_MAX:
             return Observed(Oversized(len(content)))
         return self._under(policy, _held(content, source_hash(content), decoded_text(content)), author)
 
     def _under(self, policy: SecretPolicy, seen: Observed, author: str) -> Observed:
         state = seen.state
-        if not isinstance(state, Held):
+        if not isinstance(state, ReadSource):
             return seen
         keyed = self._guard.keyed_hash(state.source_hash)
         held = msgspec.structs.replace(state, keyed_hash=keyed, policy=policy, author=author)
@@ -207,17 +207,17 @@ class DocumentBuilder:
         head: Document | None,
         early: Document | None = None,
     ) -> Document:
-        """Build the document for ``state``, which is not ``OutOfReach``, as the successor of ``head``.
+        """Build the document for ``state``, which is not ``UnavailableSource``, as the successor of ``head``.
 
         ``early``, built for an earlier version, is returned if it is still right.
         """
-        held = state.after(head) if isinstance(state, Held) else None
+        held = state.after(head) if isinstance(state, ReadSource) else None
         if early is not None and (held is None or captured_under(early.payload) == held.policy):
             return early
         return _build(id, source, state) if held is None else _captured(self._guard, id, source, held)
 
 
-def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
+def _captured(guard: Guard, id: str, source: Source, held: ReadSource) -> Document:
     capture = Capture(guard.by(held.author) if held.author else guard, held.policy)
     if held.text is None:
         return file_binary(id, source, held.source_hash, held.raw, capture.secrets)
@@ -227,28 +227,28 @@ def _captured(guard: Guard, id: str, source: Source, held: Held) -> Document:
 
 def _build(id: str, source: Source, state: SourceState) -> Document:
     match state:
-        case Held():
+        case ReadSource():
             raise AssertionError("what was read is captured")
         case Oversized():
             return file_too_large(id, source, state.size_bytes, state.modified_us)
-        case Absent():
+        case DeletedSource():
             return file_tombstone(id, source)
-        case OutOfReach():
+        case UnavailableSource():
             raise AssertionError("nothing was seen that a version could tell")
         case _:
             assert_never(state)
 
 
-def kind_of(state: SourceState) -> FileKind:
+def file_kind(state: SourceState) -> FileKind:
     """The kind of the source in replies to clients."""
     match state:
-        case Held():
+        case ReadSource():
             return "binary" if state.text is None else "text"
         case Oversized():
             return "too_large"
-        case Absent():
+        case DeletedSource():
             return "missing"
-        case OutOfReach():
+        case UnavailableSource():
             return state.kind
         case _:
             assert_never(state)

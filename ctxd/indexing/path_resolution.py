@@ -14,7 +14,7 @@ import anyio.lowlevel
 from ctxd.errors import CtxdError
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, mount_prefix
-from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.host_files import HostFiles
 from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.session_types import Mount
 

@@ -23,9 +23,9 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import AsOf, Document, Stored, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.kinds import is_deleted
-from ctxd.sources.filesystem import Look, Regular
+from ctxd.sources.host_files import Look, Regular
 from ctxd.sources.source_interface import LEADS_OUT, Missing, Special, Unreadable
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached
 from ctxd_protocol.object_types import FilesystemSource
 

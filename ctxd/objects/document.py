@@ -39,7 +39,7 @@ def decode_content(data: bytes) -> Content:
         return data
 
 
-def text_of(content: Content) -> str:
+def require_text(content: Content) -> str:
     """``content``, which must be text. Raises: CtxdError ``corrupt`` if it is not."""
     if isinstance(content, bytes):
         raise CtxdError("corrupt", "the content of a text is not UTF-8")
@@ -154,7 +154,7 @@ IdPage = Page[str]
 """A part of a scan, by entity."""
 
 
-def risen(versions: Iterable[Stored]) -> list[Stored]:
+def select_visible_versions(versions: Iterable[Stored]) -> list[Stored]:
     """Return those of an entity's ``versions`` that were its newest by valid time when they were written, in order of
     writing. A version written at a past time is included only if it replaced the newest."""
     found: list[Stored] = []
@@ -249,7 +249,7 @@ def file_tombstone(id: str, source: Source) -> Document:
     return _file(id, source, None, None, {"char_count": 0, "deleted": True})
 
 
-def sourceless(id: str, type: str, payload: dict[str, Any], content: str | None = None) -> Document:
+def document_without_source(id: str, type: str, payload: dict[str, Any], content: str | None = None) -> Document:
     """The document of an object without a source. Raises: ValueError if ``payload`` has no canonical encoding."""
     return Document(
         id=id,
@@ -300,7 +300,7 @@ def toolcall(
 
 def system_prompt(session: str, content: str, secrets: Secrets | None = None) -> Document:
     """The system prompt of ``session``."""
-    return sourceless(system_prompt_id(session), "system_prompt", to_payload(secrets), content)
+    return document_without_source(system_prompt_id(session), "system_prompt", to_payload(secrets), content)
 
 
 def renamed(document: Document, id: str) -> Document:

@@ -10,7 +10,7 @@ UNKNOWN_METHOD: Final = "unknown"
 """Name under which unknown methods are counted: clients choose those names, so their number is unbounded."""
 
 
-class Tally:
+class CallCounter:
     """Counts of finished calls: successes by method, failures by method and symbolic code."""
 
     def __init__(self) -> None:

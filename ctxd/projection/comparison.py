@@ -28,7 +28,7 @@ from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Node
-from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
+from ctxd.projection.progress import Cursor, Halt, check_cursor, cursor_from_doc
 from ctxd.store.verify import LogicalDigest, Problems
 from ctxd.worker_threads import in_thread
 
@@ -90,7 +90,7 @@ async def journal_cursor(node: Node, rows: Rows) -> Cursor | Halt | None:
     """
     cursor = cursor_from_doc(await node.entity(cursor_id(rows.writer), valid_time=NEWEST_VALID_TIME))
     chain = None if cursor is None else await in_thread(rows.chain, cursor.seq)
-    verdict = judge(cursor, None, run="", chain=chain, head_seq=await in_thread(rows.head))
+    verdict = check_cursor(cursor, None, run="", chain=chain, head_seq=await in_thread(rows.head))
     return verdict if isinstance(verdict, Halt) else cursor
 
 

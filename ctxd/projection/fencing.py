@@ -22,12 +22,12 @@ from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Op
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored, decode_document, sourceless
+from ctxd.objects.document import Document, Stored, decode_document, document_without_source
 from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
-from ctxd.projection import owners
+from ctxd.projection import owner_record
 from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.node_connection import Node
-from ctxd.projection.owners import Owner
+from ctxd.projection.owner_record import Owner
 from ctxd_protocol.ids import session_object_id
 
 FENCES: Final = "fence:"
@@ -56,7 +56,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 def fence_document(fence: Fence) -> Document:
     """Return the document of ``fence``. One change of owner may need several, for late rows."""
     id = f"{FENCES}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}.{fence.first}"
-    return sourceless(id, _TYPE, msgspec.to_builtins(fence))
+    return document_without_source(id, _TYPE, msgspec.to_builtins(fence))
 
 
 def read_fence(stored: Stored) -> Fence:
@@ -232,7 +232,7 @@ class Ownership:
         for session in sessions:
             before = self._known[session]
             after = self._next(before, rest.get(session))
-            ops += owners.change(session, before, after)
+            ops += owner_record.change(session, before, after)
             self._known[session] = after
         return Guarded(pieces, ops)
 
@@ -240,20 +240,20 @@ class Ownership:
         """Return ``owner`` after a batch with rows of its session. ``rests``: True if the head in it is not active,
         ``None`` without a head."""
         if owner is None:
-            after = owners.first(self.writer)
+            after = owner_record.first(self.writer)
         else:
-            after = owners.resumed(owner) if owner.released else owner
+            after = owner_record.resumed(owner) if owner.released else owner
         if rests is not None:
-            after = owners.adopted(after)
-        return owners.released(after) if rests else after
+            after = owner_record.adopted(after)
+        return owner_record.released(after) if rests else after
 
     async def _look_up(self, node: Node, sessions: Sequence[str]) -> None:
         if not sessions:
             return
-        found = await node.entities(map(owners.owner_id, sessions), valid_time=FIXED_VALID_TIME)
+        found = await node.entities(map(owner_record.owner_id, sessions), valid_time=FIXED_VALID_TIME)
         for session in sessions:
             # An owner learned meanwhile is newer than this response.
-            self._known.setdefault(session, owners.from_doc(found.get(owners.owner_id(session))))
+            self._known.setdefault(session, owner_record.from_doc(found.get(owner_record.owner_id(session))))
 
     async def _resting(self, pieces: Sequence[ProjectedRow], sessions: Sequence[str]) -> dict[str, bool]:
         """Return the sessions of which ``pieces`` have a complete head; True for those that may be released."""

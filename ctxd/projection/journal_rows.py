@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, WHOLE_BYTES_MAX, content_docs, content_ref, to_doc
 from ctxd.backends.xtdb.messages import Delete, Op, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Content, HistoryPage, Stored
 from ctxd.store import journal
-from ctxd.store.journal import fold
+from ctxd.store.journal import read_versions
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, all_stored, answering
 
@@ -176,7 +176,7 @@ class Rows:
             return found
 
     def _piece(self, row: journal.Row) -> ProjectedRow:
-        versions = tuple(projected(fold(row)))
+        versions = tuple(projected(read_versions(row)))
         refs = {version.content for version in versions if version.content is not None}
         size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
         record = journal.decode_body(row.body).purged if row.kind == PURGE else None

@@ -14,9 +14,9 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from ctxd import dbfile
-from ctxd.artifacts.disk import sync_folder
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
+from ctxd.artifacts.durable_files import sync_folder
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
@@ -25,9 +25,9 @@ from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import KnownTexts, Rows
 from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import transaction
-from ctxd.projection.progress import Cursor, Halt, fence, moved, requeued
+from ctxd.projection.progress import Cursor, Halt, fence, move_cursor, requeued
 from ctxd.projection.projection_loop import Projection, Target
-from ctxd.store import journal, statedir
+from ctxd.store import journal, state_directory
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.status import ProjectionStatus
 
@@ -58,7 +58,7 @@ class GivenUp(Exception):
         self.exit_code = exit_code
 
 
-def unanswered(url: str, error: XtdbFailure) -> GivenUp:
+def describe_node_failure(url: str, error: XtdbFailure) -> GivenUp:
     """The failure of a command because the node at ``url`` failed with ``error``."""
     if isinstance(error, Refused):
         return GivenUp(f"{url} refuses: {error}", exit_code=EXIT_UNAVAILABLE)
@@ -67,14 +67,14 @@ def unanswered(url: str, error: XtdbFailure) -> GivenUp:
 
 
 @asynccontextmanager
-async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
+async def held(root: Path) -> AsyncIterator[state_directory.StateDir]:
     """The state directory ``root``, locked against daemons, its journal with a writer id.
 
     Raises: StateDirError if there is no state, or a daemon runs on it.
     """
     if not (root / "state.db").is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=EXIT_NO_STATE)
-    state = await in_thread(statedir.hold, root)
+    state = await in_thread(state_directory.hold, root)
     try:
         await in_thread(partial(_name_writer, state.database, afresh=False))
         yield state
@@ -83,7 +83,7 @@ async def held(root: Path) -> AsyncIterator[statedir.StateDir]:
             await in_thread(state.close)
 
 
-def become_another_writer(state: statedir.StateDir) -> None:
+def renew_writer_id(state: state_directory.StateDir) -> None:
     """Give the journal another writer id to project under; documents at the node under the former id stay there unread.
 
     Raises: StateDirError.
@@ -95,14 +95,14 @@ def become_another_writer(state: statedir.StateDir) -> None:
 
 def _name_writer(database: Path, *, afresh: bool) -> None:
     try:
-        with dbfile.faults():
-            connection = dbfile.open_writer(database)
+        with sqlite_file.faults():
+            connection = sqlite_file.open_writer(database)
             try:
                 if afresh or not journal.writer_id(connection):
                     journal.become_writer(connection)
             finally:
                 connection.close()
-    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+    except (sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
         raise StateDirError(f"{database} cannot be written: {error}", exit_code=EXIT_IO) from error
 
 
@@ -129,7 +129,7 @@ async def _look(node: Node, rows: Rows) -> Cursor | Halt | None:
 
 
 async def project(
-    state: statedir.StateDir,
+    state: state_directory.StateDir,
     target: Target,
     clock: Clock,
     connect: Connect,
@@ -190,7 +190,7 @@ async def compared(url: str, root: Path, connect: Connect, step: Callable[[Compa
             async with connect(url) as node:
                 return await compare(node, rows, step)
         except XtdbFailure as error:
-            raise unanswered(url, error) from error
+            raise describe_node_failure(url, error) from error
         except CtxdError as error:
             report = Comparison()
             report.note("damage", error.message)
@@ -218,7 +218,7 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
                     cursor = requeued(cursor, seq)
             return outcome
     except XtdbFailure as error:
-        raise unanswered(url, error) from error
+        raise describe_node_failure(url, error) from error
 
 
 async def _fenced(node: Node, rows: Rows) -> Cursor:
@@ -228,7 +228,7 @@ async def _fenced(node: Node, rows: Rows) -> Cursor:
     if before is None:
         raise GivenUp("the node has nothing of this journal: run ctxd rebuild-xtdb", exit_code=1)
     cursor = fence(before, None, run=secrets.token_hex(8), genesis="")
-    if not await node.committed(await node.submit(moved(before, cursor, rows.writer)), timeout_s=COMMIT_S):
+    if not await node.committed(await node.submit(move_cursor(before, cursor, rows.writer)), timeout_s=COMMIT_S):
         raise GivenUp("the cursor moved: another daemon projects this journal", exit_code=EXIT_REFUSED)
     return cursor
 
@@ -279,7 +279,7 @@ async def rebuild(
     """
     async with held(root) as state:
         if await _stands_in_the_way(root, url, connect, force=force, compared_step=compared_step):
-            await in_thread(become_another_writer, state)
+            await in_thread(renew_writer_id, state)
         await project(state, Target(url=url), clock, connect, step)
     return await compared(url, root, connect, compared_step)
 
@@ -293,7 +293,7 @@ async def _stands_in_the_way(
         async with rows_of(root) as rows, connect(url) as node:
             cursor, head = await _look(node, rows), await in_thread(rows.head)
     except XtdbFailure as error:
-        raise unanswered(url, error) from error
+        raise describe_node_failure(url, error) from error
     except CtxdError as error:
         raise GivenUp(error.message, exit_code=EXIT_IO) from error
     if isinstance(cursor, Halt):

@@ -22,7 +22,7 @@ from ctxd.projection.eviction import steps
 from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.node_connection import Node
-from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
+from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, move_cursor
 from ctxd.worker_threads import Lane
 
 OUTSTANDING_MAX: Final = 4
@@ -62,7 +62,7 @@ def take(pieces: Sequence[ProjectedRow], bounds: Bounds) -> int:
 
 def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
     """``puts`` with the cursor's move from ``before`` to ``after``, so that all are applied or none."""
-    match, put = moved(before, after, writer)
+    match, put = move_cursor(before, after, writer)
     return [match, *puts, put]
 
 

@@ -67,7 +67,7 @@ def cursor_from_doc(doc: Doc | None) -> Cursor | None:
     return msgspec.convert(doc.get("payload"), Cursor)
 
 
-def moved(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
+def move_cursor(before: Cursor | None, after: Cursor, writer: str) -> list[Op]:
     """Operations that move the cursor from ``before`` (``None``: none) to ``after``, and fail at any other cursor."""
     was = None if before is None else cursor_doc(before, writer)
     put = PutDoc(cursor_doc(after, writer), cursor_valid_time(after))
@@ -116,7 +116,9 @@ class Halt(msgspec.Struct, frozen=True):
         return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
 
 
-def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int) -> Resume | Halt:
+def check_cursor(
+    found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int
+) -> Resume | Halt:
     """Decide whether ``run`` may continue from the cursor ``found``; ``known`` is the last one that it knew.
 
     ``chain``: the journal's hash at the row of the cursor, ``None`` if the journal has no such row.
@@ -198,7 +200,7 @@ class Waiting:
         """Start with the rows after ``reached`` up to ``head``, of ``bytes_each`` on average; keep later rows."""
         self._older_bytes_each, self._older_end, self._older_since = bytes_each, head, now
         self._head = max(self._head, head)
-        self.reach(reached)
+        self.record_progress(reached)
 
     def add(self, seq: int, size: int, now: float) -> None:
         """Add rows up to ``seq``, of ``size`` bytes together, at ``now`` in seconds."""
@@ -210,7 +212,7 @@ class Waiting:
             size += before
         self._buckets.append((seq, size, since))
 
-    def reach(self, seq: int) -> None:
+    def record_progress(self, seq: int) -> None:
         """Record that the node has had every row up to ``seq``, even if it has lost some since."""
         self._reached = max(self._reached, seq)
         while self._buckets and self._buckets[0][0] <= seq:
@@ -354,14 +356,14 @@ class Progress:
     def begin(self, node: Node, cursor: Cursor, tx_id: int) -> None:
         """Record that ``node`` has ``cursor`` since its transaction ``tx_id``, and that only this run moves it."""
         self.node, self.cursor, self.tx_id = node, cursor, tx_id
-        self.waiting.reach(cursor.seq)
+        self.waiting.record_progress(cursor.seq)
         self._drained.clear()
         self.changes += 1
 
     def confirm(self, sent: Sent, now: float) -> None:
         """Note that the batch ``sent`` is committed."""
         self.cursor, self.tx_id = sent.after, sent.tx_id
-        self.waiting.reach(sent.after.seq)
+        self.waiting.record_progress(sent.after.seq)
         self._drained.append((now, sent.after.seq))
         while now - self._drained[0][0] > _RATE_S:
             self._drained.popleft()

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import Clock
@@ -35,20 +35,20 @@ from ctxd.projection.progress import (
     Sent,
     Throttle,
     Watermark,
+    check_cursor,
     cursor_from_doc,
     fence,
     fullness,
     has_moved,
-    judge,
     level,
     load_watermark,
-    moved,
+    move_cursor,
     refusal,
     save_watermark,
 )
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store.reads import AsOfReads, EmbeddedReads
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
 from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
@@ -242,7 +242,7 @@ class Projection:
             found = await self._look(node)
             genesis = await self._chain(0) or ""
             mine = fence(found, self._progress.cursor, run=self._run, genesis=genesis)
-            tx_id = await node.submit(moved(found, mine, writer))
+            tx_id = await node.submit(move_cursor(found, mine, writer))
             if await node.committed(tx_id, timeout_s=FENCE_S):
                 return mine, tx_id
         raise Unknown("the cursor moves each time that it is to be taken over")
@@ -255,7 +255,7 @@ class Projection:
             raise Stopped(f"the cursor at the node has an unsupported format: {error}") from error
         known = self._progress.cursor
         chain = None if found is None else await self._chain(found.seq)
-        verdict = judge(found, known, run=self._run, chain=chain, head_seq=self._high_water.seq)
+        verdict = check_cursor(found, known, run=self._run, chain=chain, head_seq=self._high_water.seq)
         if isinstance(verdict, Halt):
             raise Stopped(verdict.message, final=verdict.final)
         if verdict.lost:

@@ -57,10 +57,10 @@ def _not_a_map(why: str) -> CtxdError:
     return CtxdError("invalid_params", f"the query is not one map: {why}", hint=_HINT)
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a row
+def to_json_types(value: Any) -> Any:  # noqa: ANN401 - any value of a row
     """Return ``value`` in JSON types: keywords as text without their colon, sets as arrays."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_types(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [to_json_types(item) for item in value]
     return str(value) if isinstance(value, str) else value

@@ -21,7 +21,7 @@ from ctxd.projection.fencing import Fences
 from ctxd.projection.node_connection import Node
 from ctxd.projection.node_transactions import HighWaterMark
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
-from ctxd.projection.query_bounds import bounded, plain
+from ctxd.projection.query_bounds import bounded, to_json_types
 from ctxd.store.reads import EmbeddedReads, QueryRows
 from ctxd.worker_threads import Lane
 
@@ -134,7 +134,7 @@ class NodeReads:
                 message = f"the query ran for {timeout_s:g} s without an answer"
                 raise CtxdError("timeout", message, hint=hint, outcome="not_applied") from error
             raise _unavailable(f"the XTDB node does not answer the query: {error}") from error
-        return QueryRows([plain(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
+        return QueryRows([to_json_types(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
 
     async def _at_node(self, at: AsOf, read: Callable[[_Basis], Awaitable[list[Version]]]) -> list[Version] | None:
         """Result of ``read`` at the node; ``None`` to fall back to the embedded tables."""

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.sessions.session import Actor
+from ctxd.sessions.live_session import Actor
 from ctxd_protocol.limits import Limits
 
 _UCRED: Final = struct.Struct("3i")

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import ARMED, hit
-from ctxd.file_replies import PassedFile, send_with_file
+from ctxd.fd_passing import PassedFile, send_with_file
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers, whole_reply
+from ctxd.rpc.in_flight_calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers, whole_reply
 from ctxd.rpc.listener_state import ListenerContext
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,

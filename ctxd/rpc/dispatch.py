@@ -12,9 +12,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.grants import in_own_session, reachable
+from ctxd.rpc.grants import allowed_methods, in_own_session
 from ctxd.rpc.wire_errors import MalformedParams, params_error
-from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Capability, Method
 
@@ -122,7 +122,7 @@ def build_table(
 
     A connection that is bound to sessions reaches only those: others seem not to exist.
     """
-    names = reachable(capability) & handlers.keys()
+    names = allowed_methods(capability) & handlers.keys()
     if methods is not None:
         names &= methods
     bound = capability != "host"

@@ -18,7 +18,7 @@ from ctxd_protocol.sandbox_types import Grant
 _LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
 
 
-def reachable(capability: Capability) -> frozenset[str]:
+def allowed_methods(capability: Capability) -> frozenset[str]:
     """The names of the methods that a connection of ``capability`` may call."""
     level = _LEVEL[capability]
     return frozenset(name for name, method in METHODS.items() if _LEVEL[method.capability] <= level)
@@ -26,7 +26,7 @@ def reachable(capability: Capability) -> frozenset[str]:
 
 def granted(grants: Iterable[Grant]) -> frozenset[str]:
     """The names of the methods that a sandbox with ``grants`` may call."""
-    return reachable("observe").union(*(GRANTS[grant] for grant in grants))
+    return allowed_methods("observe").union(*(GRANTS[grant] for grant in grants))
 
 
 def in_own_session(caller: Caller, params: Any) -> Any:  # noqa: ANN401 - any method's own struct with a session

@@ -14,8 +14,10 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.formatting import count
 from ctxd.limits import DESCRIPTORS_RESERVED
-from ctxd.observe.call_counts import Tally
-from ctxd.rpc.answer_budget import (
+from ctxd.observe.call_counts import CallCounter
+from ctxd.rpc.caller import may_enter, peer_of
+from ctxd.rpc.dispatch import Table
+from ctxd.rpc.reply_budget import (
     CONNECTION_BYTES,
     HOST_ANSWER_BYTES_MAX,
     SANDBOX_ANSWER_BYTES_MAX,
@@ -24,8 +26,6 @@ from ctxd.rpc.answer_budget import (
     TOTAL_BYTES,
     AnswerBudget,
 )
-from ctxd.rpc.caller import may_enter, peer_of
-from ctxd.rpc.dispatch import Table
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
 from ctxd_protocol.error_codes import ErrorCode
@@ -85,7 +85,7 @@ class SharedState:
         self.loop = loop or asyncio.get_running_loop()
         self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
-        self.tally = Tally()
+        self.tally = CallCounter()
         self.answers = AnswerBudget(TOTAL_BYTES)
         self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)
         # Each listener and connection takes a descriptor.

@@ -243,7 +243,7 @@ class TaskPool:
             _leave_task(self._loop, self._entered)
             self._entered = None
 
-    def go_on(self, rest: Coroutine[Any, Any, None]) -> anyio.CancelScope:
+    def run_rest(self, rest: Coroutine[Any, Any, None]) -> anyio.CancelScope:
         """Leave the entered task, and make it run ``rest``, the rest of a suspended coroutine.
 
         Returns the scope that cancels ``rest``.

@@ -19,7 +19,7 @@ from ctxd.failpoints import hit
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.listener_state import ListenerContext, ListenerSettings, SharedState, Timing
 from ctxd.rpc.scheduler import TaskPool
-from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
+from ctxd.rpc.socket_binding import bind_socket, inode_of, remove_socket
 
 CONNECTIONS_MAX: Final = 4096
 """Maximum connections per listener. More are refused with an error; each takes a descriptor and about 10 KB."""

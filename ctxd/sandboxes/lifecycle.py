@@ -22,11 +22,11 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Page
 from ctxd.sandboxes import registration
-from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.registration import Registration
+from ctxd.sandboxes.sandbox_directories import Directories
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.user_rights import User
 from ctxd.store.write_types import Pending, Write

@@ -24,9 +24,9 @@ from ctxd.rpc.grants import granted
 from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
-from ctxd.sandboxes.cbor_context_query import SandboxConnection
-from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
+from ctxd.sandboxes.reply_redaction import viewed
+from ctxd.sandboxes.sandbox_connection import SandboxConnection
 from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions
 from ctxd.worker_threads import in_thread
@@ -38,7 +38,7 @@ _WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of unsent replies to a sandbox above which the daemon stops reading from it."""
 
 
-class SocketFigures(msgspec.Struct, frozen=True):
+class SocketMetrics(msgspec.Struct, frozen=True):
     """Figures of one sandbox's socket: open connections, calls since it was opened, and calls refused for the quota."""
 
     connections: int = 0
@@ -198,12 +198,12 @@ class SandboxListeners:
             await made.ended.wait()
             await self._service_manager.forget(kept_as(sandbox))
 
-    def figures(self, sandbox: str) -> SocketFigures:
+    def figures(self, sandbox: str) -> SocketMetrics:
         """Figures of the socket of ``sandbox``."""
         made = self._open.get(sandbox)
         if made is None:
-            return SocketFigures()
-        return SocketFigures(made.server.connections, made.server.requests, made.meter.refused)
+            return SocketMetrics()
+        return SocketMetrics(made.server.connections, made.server.requests, made.meter.refused)
 
     async def drain(self) -> None:
         """Let every listener finish its calls in flight, all at once. Cancel: safe."""

@@ -15,7 +15,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.objects.document import Document, Stored, sourceless
+from ctxd.objects.document import Document, Stored, document_without_source
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandbox_types import Grant, Quota
 from ctxd_protocol.session_types import Mount
@@ -64,7 +64,7 @@ def entity_id(sandbox: str) -> str:
 
 def document(registration: Registration) -> Document:
     """The stored form of the registration."""
-    return sourceless(entity_id(registration.id), "sandbox", msgspec.to_builtins(registration))
+    return document_without_source(entity_id(registration.id), "sandbox", msgspec.to_builtins(registration))
 
 
 def read(stored: Stored) -> Registration:

@@ -11,8 +11,8 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.registration import Registration, new_id
+from ctxd.sessions.live_session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.store.write_types import Pending, Replay, Write
 from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.declaration import Nothing, WriteResult

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ctxd import dbfile
-from ctxd.artifacts.disk import make_folder
+from ctxd import sqlite_file
+from ctxd.artifacts.durable_files import make_folder
 from ctxd.errors import StateDirError
-from ctxd.search import index_file
-from ctxd.store.statedir import SEARCH_INDEX, check_safe
+from ctxd.search import index_database
+from ctxd.store.state_directory import SEARCH_INDEX, check_safe
 
 _OWNER: Final = "owner"
 """File with the path of the state directory, in a folder of the cache directory."""
@@ -38,19 +38,19 @@ def prepare(state: Path, cache: Path | None) -> IndexFolder:
     Raises: dbfile.DiskFull for lack of room; dbfile.DiskFailed if neither directory can be used.
     """
     state = state.resolve()
-    with dbfile.faults():
+    with sqlite_file.faults():
         # Earlier versions kept the index beside the journal.
-        index_file.remove(state / index_file.NAME)
+        index_database.remove(state / index_database.NAME)
     reason = ""
     if cache is not None:
         try:
-            with dbfile.faults():
+            with sqlite_file.faults():
                 folder = _in_cache(state, cache)
                 _remove_orphans(folder.parent)
                 return IndexFolder(folder, "")
-        except (dbfile.DiskFailed, StateDirError) as error:
+        except (sqlite_file.DiskFailed, StateDirError) as error:
             reason = f"the cache directory {cache} cannot be used: {error}"
-    with dbfile.faults():
+    with sqlite_file.faults():
         return IndexFolder(_in_state(state), reason)
 
 

@@ -12,15 +12,23 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_document
 from ctxd.objects.generated_ids import segment_id, session_of
 from ctxd.objects.kinds import is_purged
-from ctxd.search.index_file import IndexedText, IndexFile, SessionRow, TextPlace
-from ctxd.search.texts import SUMMARY, FoundText, commit_texts, head_texts, segment_texts, toolcall_texts, turns_begun
-from ctxd.sessions.settings import ForkBase
+from ctxd.search.index_database import IndexedText, IndexFile, SessionRow, TextPlace
+from ctxd.search.searchable_texts import (
+    SUMMARY,
+    FoundText,
+    commit_texts,
+    head_texts,
+    segment_texts,
+    toolcall_texts,
+    turns_begun,
+)
+from ctxd.sessions.session_settings import ForkBase
 from ctxd.sessions.stored_session import read_head
 from ctxd.store import journal
 from ctxd.store.commit_index import fields_of
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answered
-from ctxd.worker_threads import let_others_run
+from ctxd.worker_threads import yield_to_other_threads
 from ctxd_protocol.ids import session_object_id
 
 _ALL: Final = 2**31
@@ -86,7 +94,7 @@ class JournalTexts:
         last: journal.Row | None = None
         for row in journal.read_rows(self._connection, after=index.seq, limit=rows_max):
             last = row
-            let_others_run()
+            yield_to_other_threads()
             with suppress(*_DAMAGED):
                 changes.take(row)
             if changes.size >= bytes_max:

@@ -15,17 +15,17 @@ from typing import Final, Literal
 import anyio
 from anyio.abc import TaskStatus
 
-from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.search import index_file, index_folder
-from ctxd.search.index_file import IndexFile
+from ctxd.search import index_database, index_folder
+from ctxd.search.index_database import IndexFile
 from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
 from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader
-from ctxd.store.statedir import SEARCH_INDEX
-from ctxd.store.store import VersionStore
+from ctxd.store.state_directory import SEARCH_INDEX
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
 from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.status import SearchStatus
@@ -54,7 +54,7 @@ REBUILD_PAUSE_S: Final = 60.0
 ERASE_RETRY_S: Final = 0.05
 """Seconds between two attempts to empty the log while a search is reading it."""
 
-FILES: Final = tuple(f"{SEARCH_INDEX}/{index_file.NAME}{suffix}" for suffix in ("", "-wal"))
+FILES: Final = tuple(f"{SEARCH_INDEX}/{index_database.NAME}{suffix}" for suffix in ("", "-wal"))
 """Files, relative to the state directory, that may hold words of a purged text."""
 
 
@@ -85,7 +85,7 @@ class SearchIndex:
     def path(self) -> Path:
         """The file of the index. The store must be open."""
         assert self._store is not None, "the store is open"
-        return self._store.directory.root / SEARCH_INDEX / index_file.NAME
+        return self._store.directory.root / SEARCH_INDEX / index_database.NAME
 
     async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the journal of ``store`` until cancelled: pass this to ``store.attach``. Cancel: safe."""
@@ -97,11 +97,11 @@ class SearchIndex:
         while True:
             try:
                 await self._run(store, follower)
-            except (dbfile.FileDamaged, dbfile.SqlFailed) as error:
+            except (sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
                 self._note_fault(store, f"the search index is damaged and made anew: {error}", error)
                 await self._clock.sleep(max(0.0, self._rebuilt_at + REBUILD_PAUSE_S - self._clock.monotonic()))
                 self._rebuilding = True
-            except (dbfile.DiskFull, dbfile.DiskFailed, NoThread, CtxdError, OSError) as error:
+            except (sqlite_file.DiskFull, sqlite_file.DiskFailed, NoThread, CtxdError, OSError) as error:
                 self._note_fault(store, f"the search index waits: {error}", error)
                 await self._clock.sleep(RETRY_S)
 
@@ -126,7 +126,7 @@ class SearchIndex:
             if folder.reason:
                 store.note_fault(OSError(folder.reason))
             if self._rebuilding:
-                await self._lane.run(index_file.remove, self.path)
+                await self._lane.run(index_database.remove, self.path)
                 self._rebuilt_at = self._clock.monotonic()
             index = await self._lane.run(lambda: IndexFile.open(self.path, store.journal_id, fits=texts.fits))
             stack.callback(index.close)
@@ -141,7 +141,9 @@ class SearchIndex:
             except anyio.get_cancelled_exc_class():
                 # The daemon is ending. Close open searches, which would keep the log from being emptied.
                 self._end_searches()
-                with suppress(dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed):
+                with suppress(
+                    sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed
+                ):
                     index.empty_log(beyond=0)
                 raise
 

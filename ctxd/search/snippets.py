@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ctxd import dbfile
-from ctxd.search.index_file import TOKENIZER
+from ctxd import sqlite_file
+from ctxd.search.index_database import TOKENIZER
 from ctxd.terminal import visible
 
 WORDS: Final = 24
@@ -38,7 +38,7 @@ class Snippets:
     """Maker of snippets. Blocks; for one thread at a time."""
 
     def __init__(self) -> None:
-        self._connection = dbfile.in_memory()
+        self._connection = sqlite_file.in_memory()
         self._connection.execute(
             f"CREATE VIRTUAL TABLE shown USING fts5(text, call, tokenize='{TOKENIZER}')"
         ).fetchall()
@@ -56,7 +56,7 @@ class Snippets:
         connection.execute("BEGIN").fetchall()
         try:
             rows = [(n, _window(text, words), _window(call, words)) for n, (text, call) in enumerate(texts, 1)]
-            dbfile.insert_rows(connection, "INSERT INTO shown(rowid, text, call)", "(?,?,?)", rows)
+            sqlite_file.insert_rows(connection, "INSERT INTO shown(rowid, text, call)", "(?,?,?)", rows)
             query = f"SELECT rowid, snippet(shown, -1, ?, ?, ?, {WORDS}) FROM shown WHERE shown MATCH ?"
             for number, text in connection.execute(query, (_START, _END, _MORE, any_of)):
                 found[number - 1] = _read(text)

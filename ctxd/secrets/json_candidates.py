@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ctxd.secrets.rules import EDGE, NAME, Rule
+from ctxd.secrets.built_in_rules import EDGE, NAME, Rule
 
 _EDGE: Final = r"(?:\b|\\[nrtbf]|\\u[0-9a-fA-F]{4})"
 _BACKSLASHES: Final = r"\\{0,3}"

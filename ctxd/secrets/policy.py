@@ -31,8 +31,8 @@ def is_laxer(payload: Mapping[str, Any], policy: SecretPolicy) -> bool:
     return _RANK[captured_under(payload)] < _RANK[policy]
 
 
-IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Media types of the images that models can read."""
+IMAGE_MEDIA_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""Media types of the images that models of all providers can read."""
 
 
 def keeps_bytes(media_type: str, policy: SecretPolicy) -> bool:
@@ -40,7 +40,7 @@ def keeps_bytes(media_type: str, policy: SecretPolicy) -> bool:
 
     Under ``redact`` only images are kept; for other bytes, only the hash.
     """
-    return policy != "redact" or media_type in IMAGES
+    return policy != "redact" or media_type in IMAGE_MEDIA_TYPES
 
 
 def to_payload(secrets: Secrets | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 import re2  # type: ignore[import-untyped]  # it brings no types
 
+from ctxd.secrets.built_in_rules import BUILT_IN, Rule
 from ctxd.secrets.json_candidates import loosened
-from ctxd.secrets.rules import BUILT_IN, Rule
 
 _MEMORY: Final = 64 * 1024 * 1024
 """Maximum bytes of the combined pattern's automaton: with less, RE2 discards and rebuilds it over and over."""

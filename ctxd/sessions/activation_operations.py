@@ -8,8 +8,8 @@ from ctxd.indexing.file_indexer import Indexed
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.sessions import id_resolution
-from ctxd.sessions.operation_steps import Operation, OperationGroup, admitted
-from ctxd.sessions.session import Accepted, LiveSession, Transaction
+from ctxd.sessions.live_session import Accepted, LiveSession, Transaction
+from ctxd.sessions.operation_admission import Operation, OperationGroup, admitted
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import (
     NOTHING,
@@ -34,7 +34,7 @@ def _membership(kind: str, decide: Decision) -> Operation:
     @admitted(kind, session_methods.MembershipResult)
     async def body(_: OperationGroup, tx: Transaction, params: session_methods.MembershipParams) -> Accepted:
         id = id_resolution.resolve(tx.live.state, params.session, params.object)
-        return _moved(tx, id, decide(tx.live.state, id))
+        return _change_membership(tx, id, decide(tx.live.state, id))
 
     return body
 
@@ -115,7 +115,7 @@ class ActivationOperations(OperationGroup):
         id = id_resolution.resolve(live.state, params.session, params.object)
         delta = activate_delta(live.state, id)
         if not delta or id in live.state.active:
-            return _moved(tx, id, delta)
+            return _change_membership(tx, id, delta)
         head = (await self.store.heads((id,)))[id]
         if head is None:
             raise CtxdError("corrupt", f"object {id} is in the index of {live.session} but not in the store")
@@ -123,10 +123,10 @@ class ActivationOperations(OperationGroup):
         hidden = visibility.restricts(live.session) and await visibility.shown(live, head) is None
         if hidden or is_unread(head.document) or is_deleted(head.document):
             indexed = await self._read_for_activation(live, head)
-            return _moved(tx, id, delta, **indexed.writes)
+            return _change_membership(tx, id, delta, **indexed.writes)
         if head.content_ref is None:
             raise _unavailable(head)
-        return _moved(tx, id, delta)
+        return _change_membership(tx, id, delta)
 
     async def _read_for_activation(self, live: LiveSession, known: Stored) -> Indexed:
         """Read a file that is unread or was deleted. The caller writes the result before its next await."""
@@ -154,7 +154,7 @@ class ActivationOperations(OperationGroup):
     pool_remove = _membership("session.pool_remove", hide_delta)
 
 
-def _moved(tx: Transaction, id: str, delta: SessionDelta, **writes: Any) -> Accepted:  # noqa: ANN401
+def _change_membership(tx: Transaction, id: str, delta: SessionDelta, **writes: Any) -> Accepted:  # noqa: ANN401
     """Write a change of membership. The result's ``changed`` is true if the object's level or pin differs."""
     state = tx.live.state
     before = (state.level(id), id in state.pinned)

@@ -14,10 +14,10 @@ from itertools import count
 from typing import Final
 
 from ctxd.mounts.mapping import UNMOUNTED
-from ctxd.objects.document import Document, Page, Stored, risen
+from ctxd.objects.document import Document, Page, Stored, select_visible_versions
 from ctxd.objects.kinds import is_deleted
+from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession
 from ctxd.sessions.stored_session import shown_in
 from ctxd.store.write_types import Pending, Write
 from ctxd_protocol.methods.events import NoticeEvent
@@ -308,7 +308,7 @@ class NoticeFeeds:
             )
             found += page
             before = (page[-1].valid_time, page[-1].tx) if page else (0, 0)
-        return [stored for stored in risen(found) if floor < stored.tx <= upto]
+        return [stored for stored in select_visible_versions(found) if floor < stored.tx <= upto]
 
     def _head_seq(self) -> int:
         receipt = self._store.head()

@@ -11,9 +11,9 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.session_state import Place
-from ctxd.sessions.stored_session import events_of, events_size, read_segment
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.session_state import EventPosition
+from ctxd.sessions.stored_session import delta_events, events_size, read_segment
 from ctxd_protocol.event_types import Event, message_of, starts_turn
 from ctxd_protocol.session_types import Message, Turn
 
@@ -26,11 +26,11 @@ _BATCH_MAX = 256
 class ChatPage(msgspec.Struct, frozen=True):
     """Consecutive events, the first at ``first``; ``seq``: the journal sequence of their write."""
 
-    first: Place
+    first: EventPosition
     seq: int
     events: tuple[Event, ...]
 
-    def placed(self) -> Iterator[tuple[Place, Event]]:
+    def placed(self) -> Iterator[tuple[EventPosition, Event]]:
         """The events, each with its place."""
         turn, place = self.first
         for nth, event in enumerate(self.events):
@@ -39,7 +39,7 @@ class ChatPage(msgspec.Struct, frozen=True):
             yield (turn, place), event
             place += 1
 
-    def messages(self) -> Iterator[tuple[Place, Message]]:
+    def messages(self) -> Iterator[tuple[EventPosition, Message]]:
         """The messages of spec 1's chat among the events, each with its place."""
         for place, event in self.placed():
             if (message := message_of(event)) is not None:
@@ -81,7 +81,7 @@ async def turn_at(live: LiveSession, valid_time: int) -> int:
 
 
 async def read_pages(
-    live: LiveSession, first: Place = (0, 0), end: Place | None = None
+    live: LiveSession, first: EventPosition = (0, 0), end: EventPosition | None = None
 ) -> AsyncGenerator[ChatPage, None]:
     """Read the pages of ``live`` that hold the events from ``first`` up to ``end``, exclusive (None: the current end).
 
@@ -127,10 +127,10 @@ async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Event
     wanted = {live.lineage.segment_id(number): number for number in segments if number not in found}
     if not wanted:
         return found
-    await live.store.settled()
+    await live.store.wait_for_writes()
     stored = await live.store.bulk(list(wanted), live.at)
     if len(stored) < len(wanted):
         raise CtxdError("corrupt", f"segments of session {live.session} are missing")
     for id, each in stored.items():
-        found[wanted[id]] = events_of(read_segment(each.document))
+        found[wanted[id]] = delta_events(read_segment(each.document))
     return found

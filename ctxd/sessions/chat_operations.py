@@ -12,9 +12,9 @@ from ctxd.objects.document import AsOf, system_prompt
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
-from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.live_session import Accepted, Transaction
+from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, SessionDelta
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of, starts_turn

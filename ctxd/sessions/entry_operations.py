@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, sourceless
+from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import canonical
 from ctxd.secrets.redaction import Capture
-from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.live_session import Accepted, Transaction
+from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import Accepted, Transaction
 from ctxd_protocol.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from ctxd_protocol.methods import epochs as epoch_methods
 from ctxd_protocol.methods.declaration import WriteResult
@@ -65,4 +65,4 @@ def _entry_text(value: Any) -> str:  # noqa: ANN401 - any JSON value is what it 
 def _entry_document(session: str, key: str, value: str | None) -> Document:
     """The document of an entry. ``value``: its canonical JSON, None for a tombstone."""
     payload: dict[str, Any] = {"key": key} if value is not None else {"key": key, "deleted": True}
-    return sourceless(entry_id(session, key), "session_entry", payload, value)
+    return document_without_source(entry_id(session, key), "session_entry", payload, value)

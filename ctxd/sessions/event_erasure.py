@@ -14,12 +14,12 @@ from blake3 import blake3
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import encoded, items, joined
 from ctxd.objects.commit_fields import STORED_NAMES, commit_hash
-from ctxd.objects.document import Content, Document, encode_content, text_of
+from ctxd.objects.document import Content, Document, encode_content, require_text
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     AppendChat,
@@ -80,7 +80,7 @@ def args_text(args: object) -> str:
     return _encode(args).decode()
 
 
-class Gone:
+class ErasedContent:
     """Content to remove: that of ``events``, ``texts`` of other objects, and with ``recorded`` every title and first
     prompt that a harness recorded, even if no text matches."""
 
@@ -144,14 +144,14 @@ class Gone:
         return msgspec.structs.replace(settings, recorded=left)
 
 
-def within(sessions: Iterable[str]) -> tuple[str, ...]:
+def list_chat_entities(sessions: Iterable[str]) -> tuple[str, ...]:
     """Return the entities that hold the chats of ``sessions``, for a purge: segments, heads and commits."""
     return tuple(
         id for each in sessions for id in (segments_prefix(each), str(session_object_id(each)), COMMITS_OF + each)
     )
 
 
-def restating(gone: Gone) -> Callable[[Document], Document | None]:
+def make_eraser(gone: ErasedContent) -> Callable[[Document], Document | None]:
     """Return a function that removes ``gone`` from a version of a segment, head or commit; None if nothing changes.
 
     Raises, when called: as ``read_segment``.
@@ -175,7 +175,7 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
     return restate
 
 
-def _commit(gone: Gone, document: Document) -> Document | None:
+def _commit(gone: ErasedContent, document: Document) -> Document | None:
     """Return a commit without ``gone``; None if unchanged. A delta above 1 MiB, which only clients commit, is purged by
     the id of the commit."""
     payload, content = document.payload, document.content
@@ -190,7 +190,7 @@ def _commit(gone: Gone, document: Document) -> Document | None:
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=commit_hash(payload, ref))
 
 
-def _delta(gone: Gone, content: bytes) -> bytes:
+def _delta(gone: ErasedContent, content: bytes) -> bytes:
     """Return an ``events-v1`` delta without ``gone``; itself if unchanged."""
     kept: list[bytes] = []
     changed = False
@@ -210,9 +210,9 @@ def _delta(gone: Gone, content: bytes) -> bytes:
     return joined(kept) if changed else content
 
 
-def _segment(gone: Gone, document: Document) -> Document | None:
+def _segment(gone: ErasedContent, document: Document) -> Document | None:
     delta = read_segment(document)
-    left, bundle = gone.delta(delta), None if document.content is None else text_of(document.content)
+    left, bundle = gone.delta(delta), None if document.content is None else require_text(document.content)
     if bundle is not None:
         run = read_bundle(document)
         # A delta that is missing from the bundle is read from its own segment.

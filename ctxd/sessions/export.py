@@ -19,12 +19,12 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
+from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.session_objects import entries
-from ctxd.sessions.session_state import Place, SessionState
+from ctxd.sessions.session_documents import entries
+from ctxd.sessions.session_state import EventPosition, SessionState
 from ctxd.sessions.stored_session import events_size
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import Event, message_of
 from ctxd_protocol.ids import system_prompt_id
 
@@ -37,7 +37,7 @@ USAGE: Final = 4
 _CURSOR: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15}){6}\.([0-9a-f]{8})", re.ASCII)
 
 
-class Reach(NamedTuple):
+class ExportExtent(NamedTuple):
     """Extent of an export: the chat before event ``place`` of ``turn``, the first ``known`` objects of the index, and
     the first ``billed`` requests with usage."""
 
@@ -63,12 +63,12 @@ class Step(NamedTuple):
 START: Final = Step(PROMPT)
 
 
-def cursor_of(session: str, step: Step, reach: Reach) -> str:
+def cursor_of(session: str, step: Step, reach: ExportExtent) -> str:
     """Return the cursor that continues an export of ``session``, of extent ``reach``, at ``step``."""
     return ".".join(map(str, (step.part, step.turn, step.place, *reach, cursor_mark(session))))
 
 
-def read_cursor(session: str, cursor: str) -> tuple[Step, Reach]:
+def read_cursor(session: str, cursor: str) -> tuple[Step, ExportExtent]:
     """Return the step to continue at, without its object, and the extent of the export.
 
     Raises: CtxdError invalid_params for a cursor that no export of ``session`` returned.
@@ -78,7 +78,7 @@ def read_cursor(session: str, cursor: str) -> tuple[Step, Reach]:
         message = f"{cursor[:100]!r} is no cursor of an export of session {session}"
         raise CtxdError("invalid_params", message, hint="Pass next_cursor unchanged, for the session that returned it.")
     part, turn, place, *reach = map(int, cursor.split(".")[:-1])
-    return Step(part, turn, place), Reach(*reach)
+    return Step(part, turn, place), ExportExtent(*reach)
 
 
 class Outline:
@@ -88,7 +88,7 @@ class Outline:
     """
 
     def __init__(self, state: SessionState) -> None:
-        self.reach = Reach(0, 0, 0, 0)
+        self.reach = ExportExtent(0, 0, 0, 0)
         self._said: dict[str, tuple[int, int]] = {}
         self._index: list[str] = []
         self._usage: list[int] = []
@@ -106,9 +106,9 @@ class Outline:
             first = 0
         self._index.extend(islice(state.index, len(self._index), None))
         self._usage.extend(islice(state.usage, len(self._usage), None))
-        self.reach = Reach(len(turns) - 1, len(turns[-1]), len(self._index), len(self._usage))
+        self.reach = ExportExtent(len(turns) - 1, len(turns[-1]), len(self._index), len(self._usage))
 
-    def steps(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
+    def steps(self, state: SessionState, at: Step, reach: ExportExtent) -> Iterator[Step]:
         """Yield the steps from ``at`` to the end of ``reach``: the system prompt, every event, followed by its tool
         call if it is the first that names it, the other objects of the index, and the usage of requests."""
         if at.part == PROMPT:
@@ -127,7 +127,7 @@ class Outline:
         for place in range(at.place, min(reach.billed, len(self._usage))):
             yield Step(USAGE, self._usage[place], place)
 
-    def _chat(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
+    def _chat(self, state: SessionState, at: Step, reach: ExportExtent) -> Iterator[Step]:
         first, part = at.place, at.part
         for turn in range(at.turn, min(reach.turn + 1, len(state.turns))):
             marks = state.turns[turn]
@@ -246,7 +246,7 @@ async def _session(store: VersionStore, live: LiveSession) -> Record:
     }
 
 
-async def _record(store: VersionStore, live: LiveSession, step: Step, events: Mapping[Place, Event]) -> Record:
+async def _record(store: VersionStore, live: LiveSession, step: Step, events: Mapping[EventPosition, Event]) -> Record:
     if step.part == EVENT:
         event = events[step.turn, step.place]
         fields = msgspec.to_builtins(event)
@@ -276,10 +276,10 @@ async def _record(store: VersionStore, live: LiveSession, step: Step, events: Ma
     return {"record": kind, "object": id, **place, **payload, "state": state, "content": content}
 
 
-async def _events(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Event]:
+async def _events(live: LiveSession, steps: Sequence[Step]) -> dict[EventPosition, Event]:
     """Return the events of ``steps``, up to the size of a page."""
     places = [(step.turn, step.place) for step in steps if step.part == EVENT]
-    found: dict[Place, Event] = {}
+    found: dict[EventPosition, Event] = {}
     if not places:
         return found
     chars = 0

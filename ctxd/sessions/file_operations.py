@@ -10,11 +10,11 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.shell.file_candidates import candidates
 from ctxd.indexing.stub_discovery import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
-from ctxd.sessions.operation_steps import OperationGroup, admitted
-from ctxd.sessions.reconciliation import attribute, found_for, portions
+from ctxd.sessions.live_session import Accepted, Transaction
+from ctxd.sessions.operation_admission import OperationGroup, admitted
+from ctxd.sessions.reconciliation import attribute, found_for, write_batches
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.sandbox_file_visibility import as_first_seen
-from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import NOTHING, DiscoverObjects, ReadObjects, SessionDelta
 from ctxd.worker_threads import Lane
@@ -41,7 +41,7 @@ class FileOperations(OperationGroup):
         if params.cause == "edit" and indexed.outcome == "unchanged" and params.valid_time is None:
             indexed = await attribute(self.store, indexed)
         # No await from here to the write, so that no version of another session comes between.
-        delta = NOTHING if indexed.kind == "missing" else met_delta(live.state, indexed.object, params.cause)
+        delta = NOTHING if indexed.kind == "missing" else index_delta(live.state, indexed.object, params.cause)
         result = file_methods.FileIndexResult(
             object=indexed.object,
             outcome=indexed.outcome,
@@ -150,7 +150,7 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
         return tx.unchanged(result)
     floor_vt = max(one.floor_vt for one in found)
     # The last write has the operation id and the change of the sets: stubs without either do no harm.
-    *early, last = portions(stubs)
+    *early, last = write_batches(stubs)
     for documents in early:
         live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
     return tx.commit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)
@@ -169,7 +169,7 @@ def discover_delta(state: SessionState, ids: Iterable[str]) -> SessionDelta:
     return (DiscoverObjects(fresh),) if fresh else NOTHING
 
 
-def met_delta(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
+def index_delta(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
     """Return the change of the sets after a file was indexed because of ``cause``."""
     match cause:
         case "read":

@@ -16,11 +16,11 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.redaction import Capture
-from ctxd.sessions.head_catalog import no_session
-from ctxd.sessions.operation_steps import OperationGroup
+from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
+from ctxd.sessions.operation_admission import OperationGroup
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
-from ctxd.sessions.settings import (
+from ctxd.sessions.session_catalog import no_session
+from ctxd.sessions.session_settings import (
     ContinuedCommit,
     CreatedSession,
     ForkBase,
@@ -149,7 +149,7 @@ class ForkOperations(OperationGroup):
         """Return the moment that ``params`` mean, the head at that moment (of the session or of an ancestor), and the
         commit that the fork continues, None for the newest commit of that moment."""
         # Writes accepted before the call become durable, and enter the catalog.
-        await self.store.settled()
+        await self.store.wait_for_writes()
         session, head = params.session, self._newest(params.session)
         receipt = self.store.head()
         assert receipt is not None, "a session that is known was written"

@@ -9,8 +9,8 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.kept_messages import with_kept_place
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
+from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookInput, read_hook, shortened
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.session_state import Place
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -35,7 +35,7 @@ async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: 
     wanted = [key for event in kept if (key := _key(event)) is not None]
     if not wanted:
         return compaction
-    places: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
+    places: defaultdict[tuple[str, str], list[EventPosition]] = defaultdict(list)
     async with aclosing(read_pages(live)) as pages:
         async for page in pages:
             for place, event in page.placed():
@@ -50,7 +50,7 @@ async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: 
     return compaction
 
 
-async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[Place, Event]]) -> list[Event]:
+async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[EventPosition, Event]]) -> list[Event]:
     """Return the events ``placed``, with the kept messages repeated after each compaction. Raises: CtxdError of the
     store."""
     events: list[Event] = []
@@ -65,13 +65,13 @@ async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[Place, Ev
     return events
 
 
-def _spoken(placed: Iterable[tuple[Place, Event]], first: Place, end: Place) -> Iterator[Event]:
+def _spoken(placed: Iterable[tuple[EventPosition, Event]], first: EventPosition, end: EventPosition) -> Iterator[Event]:
     for place, event in placed:
         if first <= place < end and isinstance(event, _Spoken) and event.sidechain is None:
             yield event
 
 
-def _kept_at(event: Event) -> Place | None:
+def _kept_at(event: Event) -> EventPosition | None:
     if not isinstance(event, CompactionEvent) or not event.summary:
         return None
     match (event.meta or {}).get(KEPT_AT):

@@ -9,12 +9,12 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
 from ctxd.sessions.event_erasure import PURGED_TEXT
-from ctxd.sessions.loading import NOT_BEGUN, Begun
-from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.live_session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
+from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
-from ctxd.sessions.settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
+from ctxd.sessions.session_loading import NOT_BEGUN, FirstSegments
+from ctxd.sessions.session_settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
 from ctxd.store.write_types import Replay
 from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as session_methods
@@ -45,10 +45,10 @@ class LifecycleOperations(OperationGroup):
         *,
         like: SessionSettings | None = None,
         continues: ContinuedCommit | None = None,
-        begun: Begun = NOT_BEGUN,
+        begun: FirstSegments = NOT_BEGUN,
     ) -> Accepted:
         """Create a session, empty or ``begun``. ``like``: settings to use where ``params`` give none. The caller
-        resolves the context in ``params``, see ``ctxd.commits.template_start``.
+        resolves the context in ``params``, see ``ctxd.commits.session_start``.
 
         Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
         the store; PurgedMeanwhile. Cancel: safe.

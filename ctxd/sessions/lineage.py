@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ctxd.objects.document import Page, Stored
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id, number_of, segment_id
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 
 _ENDLESS: Final = 2**62
 

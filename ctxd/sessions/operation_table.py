@@ -11,7 +11,7 @@ from ctxd.sessions.file_operations import FileOperations
 from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.hook_operations import HookOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
-from ctxd.sessions.operation_steps import Operation
+from ctxd.sessions.operation_admission import Operation
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd_protocol.secrets import SecretPolicy

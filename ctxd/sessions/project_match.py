@@ -63,7 +63,7 @@ def keys_of(project: Project) -> Iterator[Key]:
     place = place_of(project)
     yield "at", "/"
     yield from (("at", f"/{path}") for path in [*_above(place.strip("/"))][1 : _DEPTH_MAX + 1])
-    yield "name", name_of(project)
+    yield "name", project_name(project)
 
 
 def place_of(project: Project) -> str:
@@ -71,7 +71,7 @@ def place_of(project: Project) -> str:
     return f"{project.directory.rstrip('/')}/{project.path}" if project.path else project.directory
 
 
-def name_of(project: Project) -> str:
+def project_name(project: Project) -> str:
     """Return the last part of the project's first remote, else of its directory."""
     return _last(project.remotes[0]) if project.remotes else basename(project.directory) or "/"
 
@@ -97,7 +97,7 @@ def _is_named(name: str, project: Project) -> bool:
     for remote in project.remotes[:1]:
         if f"/{remote}".endswith(f"/{name}") or remote == normal_remote(name):
             return True
-    return not project.remotes and name_of(project) == name
+    return not project.remotes and project_name(project) == name
 
 
 def _share(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

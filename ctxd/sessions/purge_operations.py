@@ -17,12 +17,19 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, sess
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.event_erasure import Gone, args_text, events_in, restating, within, without_bundle
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.event_erasure import (
+    ErasedContent,
+    args_text,
+    events_in,
+    list_chat_entities,
+    make_eraser,
+    without_bundle,
+)
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import chars_of
-from ctxd.store import text_sources
-from ctxd.store.purge import KIND, counted
-from ctxd.store.store import VersionStore
+from ctxd.store import component_text_index
+from ctxd.store.purge import KIND, decode_counts
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import Receipt
@@ -76,7 +83,7 @@ async def purge(
     if id.startswith(COMMIT_PREFIX):
         return await _purge_imported(store, guard, call, ids, live, family)
     async with live.lock:
-        gone = Gone(texts=await _texts(store, id))
+        gone = ErasedContent(texts=await _texts(store, id))
         count = freed = 0
         async for page in read_pages(live):
             for event in page.events:
@@ -93,8 +100,8 @@ async def purge(
                 asked = PurgeRequest(
                     ids,
                     guard.keyed_hash,
-                    within=within((live.session, *others)),
-                    restate=restating(gone),
+                    within=list_chat_entities((live.session, *others)),
+                    restate=make_eraser(gone),
                     sharing=without_bundle,
                     messages=count,
                 )
@@ -125,11 +132,11 @@ async def _purge_imported(
             residue = [str(session_object_id(live.session))]
         else:
             # A title may summarise the commit's text, so it cannot be found by comparing texts.
-            gone = Gone(recorded=True)
+            gone = ErasedContent(recorded=True)
             async with family(live.session) as others:
                 heads = [str(session_object_id(each)) for each in (live.session, *others)]
                 asked = PurgeRequest(
-                    ids, guard.keyed_hash, within=heads, restate=restating(gone), sharing=without_bundle
+                    ids, guard.keyed_hash, within=heads, restate=make_eraser(gone), sharing=without_bundle
                 )
                 write = _write(call, asked, live.session)
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
@@ -142,7 +149,7 @@ async def _purge_imported(
 async def _quoting(store: VersionStore, id: str) -> list[str]:
     """Return the component texts that were made from ``id``: their sources are files and entries only. Cost: that of
     the result, by index."""
-    texts = await store.commits(lambda connection: text_sources.made_from(connection, id))
+    texts = await store.commits(lambda connection: component_text_index.made_from(connection, id))
     heads = await store.heads(texts) if texts else {}
     return [stored.document.id for stored in heads.values() if stored is not None and not is_purged(stored.document)]
 
@@ -199,14 +206,18 @@ async def purge_chat(
         live.require_here()
         events = await events_in(live, turns)
         live.require_current()
-        gone = Gone(events)
+        gone = ErasedContent(events)
         if not gone.events:
             return await _nothing_left(store, id)
-        restate = restating(gone)
+        restate = make_eraser(gone)
         freed = chars_of(events) - chars_of(map(gone.event, events))
         async with family(live.session) as others:
             asked = PurgeRequest(
-                (), guard.keyed_hash, within=within((live.session, *others)), restate=restate, messages=gone.events
+                (),
+                guard.keyed_hash,
+                within=list_chat_entities((live.session, *others)),
+                restate=restate,
+                messages=gone.events,
             )
             write = _write(call, asked, live.session)
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
@@ -252,7 +263,7 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
         # Only its journal row has the counts.
         found = await store.replay(call.principal, call.op_id or "", call.request)
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
-    counts = counted(found.result)
+    counts = decode_counts(found.result)
     return Proof(_told(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)
 
 

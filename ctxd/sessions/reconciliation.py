@@ -13,14 +13,14 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexed, Indexer
-from ctxd.indexing.freshen import Freshened
+from ctxd.indexing.stale_files import Freshened
 from ctxd.indexing.stub_discovery import FoundFile
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.sessions.session import LiveSession, Transaction, WriteRequest
+from ctxd.sessions.live_session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.session_state import SessionState
-from ctxd.sessions.tracking import KIND
-from ctxd.store.store import VersionStore
+from ctxd.sessions.tracked_files import KIND
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.session_types import Reconciled
 
 PUTS_MAX: Final = 500
@@ -57,7 +57,7 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
     return found
 
 
-def portions(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
+def write_batches(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
     """Yield ``documents`` in portions that each fit one write; at least one portion, perhaps empty."""
     for start in range(0, max(1, len(documents)), PUTS_MAX):
         yield documents[start : start + PUTS_MAX]
@@ -100,7 +100,7 @@ async def until_durable(store: VersionStore, basis: int) -> None:
     durable = store.head()
     if durable is not None and durable.seq >= basis:
         return
-    await store.settled()
+    await store.wait_for_writes()
     durable = store.head()
     if durable is None or durable.seq < basis:
         raise CtxdError(

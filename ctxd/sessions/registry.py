@@ -17,17 +17,25 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
-from ctxd.sessions.head_catalog import Catalog, no_session, summary_of
 from ctxd.sessions.lineage import Lineage, Part
-from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load
+from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest, find_replay
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
-from ctxd.sessions.sessions_of_other_hosts import MovedSession
-from ctxd.sessions.settings import SessionSettings, mount_table, normalised
+from ctxd.sessions.session_catalog import Catalog, no_session, summary_of
+from ctxd.sessions.session_loading import (
+    NOT_BEGUN,
+    SEGMENTS_INLINE_MAX,
+    FirstSegments,
+    InitialState,
+    PurgedMeanwhile,
+    build_initial_state,
+    load,
+)
+from ctxd.sessions.session_settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.sources.project_lookup import ProjectLookup
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
 from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import session_object_id
@@ -179,7 +187,7 @@ class Sessions:
                 while (live := self._live.get(session)) is None:
                     self._outdated.discard(session)
                     if self.store.is_purging():
-                        await self.store.settled()
+                        await self.store.wait_for_writes()
                     loaded = await self.as_of(session)
                     # The session may have been created meanwhile, or the loaded state may be out of date.
                     if session not in self._live and session not in self._outdated:
@@ -196,7 +204,7 @@ class Sessions:
             raise no_session(session)
         if session not in self.catalog:
             # It may have been forked a moment ago.
-            await self.store.settled()
+            await self.store.wait_for_writes()
         lineage = self.lineage(session)
         found = await load(
             self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self.folding, lineage=lineage
@@ -219,7 +227,7 @@ class Sessions:
         """
         async with self.creating:
             # Afterwards the catalog has every fork that was accepted before.
-            await self.store.settled()
+            await self.store.wait_for_writes()
             others = [other for other in self.family(session) if other != session]
             yield others
             for other in others:
@@ -245,7 +253,7 @@ class Sessions:
         prompt: str,
         result: bytes = b"",
         *,
-        begun: Begun = NOT_BEGUN,
+        begun: FirstSegments = NOT_BEGUN,
     ) -> tuple[LiveSession, Pending] | Replay:
         """Create ``session`` with ``settings``, and set their time and ordinal. Returns the replay if ``call`` is a
         resend.
@@ -256,7 +264,7 @@ class Sessions:
         capture = Capture(self.guard, settings.secrets)
         content = await off_loop(len(prompt), lambda: capture.text(prompt))
         document = await self.store.keep(system_prompt(session, content, capture.secrets))
-        beginning = await off_loop(begun.size, lambda: beginning_of(session, begun.deltas))
+        beginning = await off_loop(begun.size, lambda: build_initial_state(session, begun.deltas))
         async with self.creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay
@@ -283,7 +291,7 @@ class Sessions:
         settings: SessionSettings,
         prompt: Document,
         result: bytes,
-        beginning: Beginning,
+        beginning: InitialState,
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self.clock.wall_ms(), ordinal=ordinal)

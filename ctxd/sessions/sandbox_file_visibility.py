@@ -25,11 +25,11 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Page, Stored
 from ctxd.objects.generated_ids import segment_id, segments_prefix
-from ctxd.sessions.loading import decoded
-from ctxd.sessions.session import LiveSession
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.session_loading import decoded
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import ENTERING, ActivateObjects
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.context_types import Block
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.object_types import filesystem_source

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ctxd.objects.document import Document, media_type, text_of
+from ctxd.objects.document import Document, media_type, require_text
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.stored_session import events_size
@@ -146,7 +146,7 @@ def scanned(guard: Guard, document: Document) -> Found | None:
     """Return the secrets in the content, path and metadata of a version; None if there are none.
 
     Binary content is not searched."""
-    text = "" if document.content is None or isinstance(document.content, bytes) else text_of(document.content)
+    text = "" if document.content is None or isinstance(document.content, bytes) else require_text(document.content)
     capture = Capture(guard, "flag")
     capture.text(text)
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})

@@ -125,7 +125,7 @@ class SessionIndex:
                 del self._lists[group][key]
 
 
-def counted(places: Iterator[ListPlace], passes: Callable[[str], bool], most: int) -> int:
+def count_matches(places: Iterator[ListPlace], passes: Callable[[str], bool], most: int) -> int:
     """Return how many of the first ``most`` of ``places`` pass."""
     return sum(passes(place.session) for _, place in zip(range(most), places, strict=False))
 

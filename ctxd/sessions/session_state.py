@@ -40,7 +40,7 @@ SNAPSHOT_TAIL_MIN: Final = 256
 OrderedSet = dict[str, None]
 
 
-Place = tuple[int, int]
+EventPosition = tuple[int, int]
 """The place of an event in the chat: its turn, and its number within the turn, from 0."""
 
 _SORTED_IN_MAX: Final = 64
@@ -66,7 +66,7 @@ class ChatPages:
         self._segments.append(segment)
         self._firsts.append(turn << _PLACE_BITS | place)
 
-    def within(self, first: Place, end: Place) -> range:
+    def within(self, first: EventPosition, end: EventPosition) -> range:
         """Return the numbers of the pages that hold events from ``first`` up to ``end``, exclusive."""
         start = bisect_right(self._firsts, first[0] << _PLACE_BITS | first[1])
         return range(max(0, start - 1), bisect_left(self._firsts, end[0] << _PLACE_BITS | end[1]))
@@ -75,7 +75,7 @@ class ChatPages:
         """The segment of page ``number``."""
         return self._segments[number]
 
-    def first(self, number: int) -> Place:
+    def first(self, number: int) -> EventPosition:
         """The place of the first event of page ``number``."""
         return divmod(self._firsts[number], 1 << _PLACE_BITS)
 
@@ -247,7 +247,7 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
     state.snapshot_due = state.tail > max(sets, SNAPSHOT_TAIL_MIN)
 
 
-def fold(deltas: Sequence[SessionDelta]) -> SessionState:
+def replay_deltas(deltas: Sequence[SessionDelta]) -> SessionState:
     """Return the state after ``deltas``, all deltas of a session. Sets are replayed from the last snapshot."""
     state = SessionState()
     start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n] and isinstance(deltas[n][0], Snapshot)), 0)

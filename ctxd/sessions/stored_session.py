@@ -13,10 +13,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored, text_of
+from ctxd.objects.document import Document, Stored, require_text
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,
@@ -158,14 +158,14 @@ def entering(delta: SessionDelta) -> tuple[str, ...]:
     return tuple([id for operation in delta if isinstance(operation, ENTERING) for id in operation.objects])
 
 
-def events_of(delta: SessionDelta) -> tuple[Event, ...]:
+def delta_events(delta: SessionDelta) -> tuple[Event, ...]:
     """The events that ``delta`` adds to the chat."""
     return tuple([event for operation in delta if isinstance(operation, AppendChat) for event in operation.events])
 
 
 def messages_of(delta: SessionDelta) -> tuple[Message, ...]:
     """The messages that ``delta`` adds to spec 1's chat."""
-    return tuple([message for event in events_of(delta) if (message := message_of(event)) is not None])
+    return tuple([message for event in delta_events(delta) if (message := message_of(event)) is not None])
 
 
 # --- stored form ---
@@ -444,7 +444,7 @@ def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
 
 def read_bundle(document: Document) -> Bundle:
     """Return the bundle in the content of a segment. Raises: as ``read_segment``."""
-    text = text_of(document.content or "")
+    text = require_text(document.content or "")
     try:
         if text.startswith("[["):
             old = _decode_version_1(text)

@@ -13,9 +13,9 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
-from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.live_session import Accepted, LiveSession, Transaction
+from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
-from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.store.write_types import NotCached

@@ -26,10 +26,10 @@ from ctxd.objects.generated_ids import (
     segments_prefix,
 )
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.loading import batched, load
+from ctxd.sessions.live_session import Actor, LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Actor, LiveSession, SessionLock, WriteRequest
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_loading import batched, load
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd.store import commit_index, purge
 from ctxd.store.write_types import PurgeRequest, Restate, Write
@@ -94,7 +94,7 @@ class Trash:
         async with self._collecting:
             sessions, clock = self._sessions, self._sessions.clock
             longer_than = silence_ms_max(params.keep_ms)
-            silences = await self._store.commits(partial(purge.silences, longer_than=longer_than))
+            silences = await self._store.commits(partial(purge.find_time_gaps, longer_than=longer_than))
             ages = _Ages(clock.wall_ms(), self._store.newest_valid_time, silences, params.keep_ms)
             ends = clock.monotonic() + WORK_S
             found: list[wire.CollectedSession] = []
@@ -204,7 +204,7 @@ class Trash:
             live.require_current()
             stored = (await self._store.heads((id,)))[id]
             # An accepted fork is in the catalog once it is durable; a marked session cannot be forked.
-            await self._store.settled()
+            await self._store.wait_for_writes()
             if self._reason_to_keep(live.session) == "forked":
                 return False
             floor_vt = 0 if stored is None else stored.valid_time + 1

@@ -18,14 +18,14 @@ from ctxd.objects.document import AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
 from ctxd.projection.fencing import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
-from ctxd.projection.owners import Owner
-from ctxd.sessions.loading import batched
+from ctxd.projection.owner_record import Owner
+from ctxd.sessions.live_session import WriteRequest
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest
-from ctxd.sessions.sessions_of_other_hosts import MovedSession
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_loading import batched
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import read_head
-from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history, tip_of
+from ctxd.sharing.session_copy import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.write_types import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
@@ -90,7 +90,7 @@ class OwnershipLoss:
         branch = None if moved is None else moved.branch
         await self._put(Fence(session=session, first=NO_ROW, branch=branch, host=host, token=token))
 
-    async def settled(self, session: str) -> None:
+    async def wait_until_projected(self, session: str) -> None:
         """Wait until every row of ``session`` written here is at the node, or fenced.
 
         Raises: CtxdError store_unavailable after ``CLAIM_WAIT_S``: the node does not keep up. Cancel: safe.
@@ -154,7 +154,7 @@ class OwnershipLoss:
         branch = self._branch_id(session)
         self._sessions.moved_sessions[session] = MovedSession(host, branch)
         self._sessions.unload(session)
-        await self._store.settled()
+        await self._store.wait_for_writes()
         kept = branch if await self._keep_branch(session, branch, first) else None
         self._sessions.moved_sessions[session] = MovedSession(host, kept)
         fence = Fence(session=session, first=first, branch=kept, host=host, token=owner.token)
@@ -198,7 +198,7 @@ class OwnershipLoss:
         for some in batched((stored.document.id for stored in late), _COMMITS_AT_ONCE):
             heads = await source.newest(some)
             while self._store.is_purging():
-                await self._store.settled()
+                await self._store.wait_for_writes()
                 heads = await source.newest(some)
             puts = [_of_session(head, branch) for head in heads.values()]
             write = Write(

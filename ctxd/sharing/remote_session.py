@@ -17,11 +17,11 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Content, Stored, decode_content, risen
+from ctxd.objects.document import Content, Stored, decode_content, select_visible_versions
 from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
-from ctxd.sharing.session_import import histories
+from ctxd.sharing.session_copy import histories
 from ctxd.store.reads import to_stored
 
 _REMEDY: Final = "Run ctxd verify --store, which compares this host's journal with the node."
@@ -91,7 +91,7 @@ class RemoteSession:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
                 # A later row of the same write repeats it at another valid time.
                 by_tx.setdefault(stored.tx, stored)
-        return risen(by_tx.values()) or await self._purged(id)
+        return select_visible_versions(by_tx.values()) or await self._purged(id)
 
     async def _purged(self, id: str) -> list[Stored]:
         """Return the versions with which a purge replaced those of ``id``. One by another host has no time in this

@@ -23,17 +23,17 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
-from ctxd.projection import owners
+from ctxd.projection import owner_record
 from ctxd.projection.fencing import FENCES, Ownership
-from ctxd.projection.owners import Owner
-from ctxd.sessions.head_catalog import no_session, summary_of
+from ctxd.projection.owner_record import Owner
+from ctxd.sessions.live_session import SessionLock
+from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import SessionLock
-from ctxd.sessions.sessions_of_other_hosts import owned_elsewhere
+from ctxd.sessions.session_catalog import no_session, summary_of
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
-from ctxd.sharing.session_import import SessionSource, import_session, purge_as_there, read_destination, read_history
+from ctxd.sharing.session_copy import SessionSource, apply_remote_purges, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.session_types import SessionSummary, SharingHost
@@ -71,7 +71,7 @@ class _Claim(msgspec.Struct, frozen=True):
     since: float
 
 
-class Hosts:
+class SessionOwnership:
     """The hosts on one log, as seen by one of them. ``start`` it first; ``run`` must be running during all other
     calls."""
 
@@ -195,7 +195,7 @@ class Hosts:
             return False
         if owner is None:
             return self._sessions.catalog.state(session) == "active"
-        return owners.standing(owner, self._writer) == "mine"
+        return owner_record.standing(owner, self._writer) == "mine"
 
     async def _step(self, session: str) -> Owner | None:
         """Acquire ``session`` by one step from its owner in the log. Returns: the new owner; ``None`` if the owner has,
@@ -208,9 +208,9 @@ class Hosts:
         owner = await self._log.owner(session, newest=True)
         if owner is None:
             if self._is_whole(session):
-                return owners.first(self._writer)
+                return owner_record.first(self._writer)
             raise no_session(session)
-        match owners.standing(owner, self._writer):
+        match owner_record.standing(owner, self._writer):
             case "mine" if owner.source is not None:
                 return await self._resume_import(session, owner)
             case "mine" if self._is_whole(session):
@@ -220,7 +220,7 @@ class Hosts:
                     return None
                 return owner
             case "resting" if self._is_whole(session):
-                after = owners.resumed(owner)
+                after = owner_record.resumed(owner)
             case _:
                 after = await self._claim(session, owner)
         if not await self._log.step(session, owner, after):
@@ -234,7 +234,7 @@ class Hosts:
         if self._imported.get(session) == owner.token or not await self._loss.is_behind(session):
             return owner
         # The import may be complete here, but not yet at the node, with later writes that another import would undo.
-        await self._loss.settled(session)
+        await self._loss.wait_until_projected(session)
         return None
 
     async def _claim(self, session: str, owner: Owner) -> Owner:
@@ -247,12 +247,12 @@ class Hosts:
             await self._log.learn_lease(owner.writer)
             self._loss.refuse_writes(session, self._log.heartbeat.host(owner.writer))
         left_s = await self._left_s(owner)
-        if not owners.may_claim(owner, self._writer, expired=left_s <= 0):
+        if not owner_record.may_claim(owner, self._writer, expired=left_s <= 0):
             wait = max(1, int(left_s * 1000))
             raise owned_elsewhere(session, self._log.heartbeat.host(owner.writer), retry_after_ms=wait)
-        await self._loss.settled(session)
+        await self._loss.wait_until_projected(session)
         await self._require_open(session)
-        after = owners.claimed(owner, self._writer)
+        after = owner_record.claimed(owner, self._writer)
         known = self._claimed.get(session)
         if known is None or known.token != after.token:
             await self._loss.note_claim(session, self._log.heartbeat.host(owner.writer), after.token)
@@ -284,7 +284,7 @@ class Hosts:
         past = await read_history(origin, session)
         if past is None:
             raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
-        await purge_as_there(self._store, past, session, self._sessions.guard.keyed_hash, principal)
+        await apply_remote_purges(self._store, past, session, self._sessions.guard.keyed_hash, principal)
         here = await read_destination(
             self._store,
             past,
@@ -332,14 +332,14 @@ class Hosts:
         owner = self._ownership.believed(session)
         if owner is None or await self._loss.is_behind(session):
             return False
-        return owner.released or owners.standing(owner, self._writer) == "elsewhere"
+        return owner.released or owner_record.standing(owner, self._writer) == "elsewhere"
 
     async def require_own(self, session: str) -> None:
         """Raises: CtxdError session_owned_elsewhere if another host has ``session``, unless the node takes longer than
         ``UNKNOWN_S`` to respond. Cancel: safe."""
         with anyio.move_on_after(UNKNOWN_S), suppress(CtxdError):
             owner = await self._log.owner(session)
-            if owners.standing(owner, self._writer) == "elsewhere" and owner is not None:
+            if owner_record.standing(owner, self._writer) == "elsewhere" and owner is not None:
                 self._loss.refuse_writes(session, self._log.heartbeat.host(owner.writer))
         if (moved := self._sessions.moved_sessions.get(session)) is not None:
             raise moved.error(session)
@@ -354,7 +354,7 @@ class Hosts:
             owner = await self._log.owner(session)
         moved = self._sessions.moved_sessions.get(session)
         host = None if moved is None else moved.host
-        if owner is not None and owners.standing(owner, self._writer) == "elsewhere":
+        if owner is not None and owner_record.standing(owner, self._writer) == "elsewhere":
             host = self._log.heartbeat.host(owner.writer)
         if host is not None:
             raise CtxdError(
@@ -457,11 +457,11 @@ class Hosts:
             if await self._loss.is_behind(session) or self._ownership.is_held(session):
                 continue
             owner = found.get(session)
-            if owner is not None and owners.standing(owner, self._writer) != "mine":
+            if owner is not None and owner_record.standing(owner, self._writer) != "mine":
                 self._ownership.learn(session, owner)
                 continue
-            after = owners.first(self._writer) if owner is None else owner
-            after = owners.released(after) if states[session] != "active" and not after.source else after
+            after = owner_record.first(self._writer) if owner is None else owner
+            after = owner_record.released(after) if states[session] != "active" and not after.source else after
             if after == owner or await self._log.step(session, owner, after):
                 self._ownership.learn(session, after)
 
@@ -469,7 +469,7 @@ class Hosts:
         owner = self._ownership.believed(session)
         if owner is None:
             return True
-        return state != "active" and owners.standing(owner, self._writer) == "mine" and not owner.source
+        return state != "active" and owner_record.standing(owner, self._writer) == "mine" and not owner.source
 
     # --- queries ---
 

@@ -1,7 +1,7 @@
 """Session rewriting: turns the rows of one journal that make a session into rows of another.
 
 Pure. Decides which parts of a session are here already, which versions share a row, and which values change: sequences
-and valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_import`` reads
+and valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_copy`` reads
 the source and writes the rows.
 """
 
@@ -17,7 +17,7 @@ from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.generated_ids import assembly_id, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
-from ctxd.sessions.settings import ContinuedCommit, ForkBase
+from ctxd.sessions.session_settings import ContinuedCommit, ForkBase
 from ctxd.sessions.stored_session import (
     AppendChat,
     RecordUsage,
@@ -50,7 +50,7 @@ sessions' commits."""
 ALIASES_TRIED: Final = 4
 """Aliases tried for one tool call. A second is needed only if two sessions with one id met before."""
 
-Place = tuple[int, int]
+VersionPosition = tuple[int, int]
 """Valid time and journal sequence of a version."""
 
 
@@ -164,7 +164,7 @@ class SessionRewriter:
         self._prompts = {stored.document.id for stored in history.prompts}
         self._base: ForkBase | None = None
         self._expected: dict[str, Stored] = {}
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], VersionPosition] = {}
         self._wrote: dict[str, set[int]] = {}
         self._index: set[str] = set()
         self._seqs: list[int] = []
@@ -252,7 +252,7 @@ class SessionRewriter:
         """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
         return {id: stored for id, stored in self._expected.items() if stored.document.type == "file"}
 
-    def landed(self, row: PlannedWrite, places: Mapping[str, Place], written: Place | None) -> None:
+    def landed(self, row: PlannedWrite, places: Mapping[str, VersionPosition], written: VersionPosition | None) -> None:
         """Record the ``places`` of the objects of ``row``, and the place at which it was ``written``; ``None``: nothing
         had to be written."""
         seq = None if written is None else written[1]

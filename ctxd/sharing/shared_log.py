@@ -15,8 +15,8 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, fr
 from ctxd.backends.xtdb.messages import Unknown, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
-from ctxd.projection import owners
-from ctxd.projection.owners import Owner
+from ctxd.projection import owner_record
+from ctxd.projection.owner_record import Owner
 from ctxd.sharing.heartbeat import Heartbeat, is_committed
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.reads import to_stored
@@ -82,11 +82,11 @@ class SharedLog:
             if newest:
                 await self._client.sync(LEVEL_S)
             if sessions is None:
-                ids = await self._client.ids(owners.PREFIX, valid_time=FIXED_VALID_TIME)
+                ids = await self._client.ids(owner_record.PREFIX, valid_time=FIXED_VALID_TIME)
             else:
-                ids = [owners.owner_id(session) for session in sessions]
+                ids = [owner_record.owner_id(session) for session in sessions]
             docs = await self._client.entities(ids, valid_time=FIXED_VALID_TIME)
-            found = {id.removeprefix(owners.PREFIX): owners.from_doc(doc) for id, doc in docs.items()}
+            found = {id.removeprefix(owner_record.PREFIX): owner_record.from_doc(doc) for id, doc in docs.items()}
             return {session: owner for session, owner in sorted(found.items()) if owner is not None}
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
@@ -94,12 +94,14 @@ class SharedLog:
         owner is now ``after``. Repeating a step is safe."""
         with _requesting(f"whether session {session} changed hands"):
             await self.heartbeat.require_fresh()
-            if await is_committed(self._client, owners.change(session, before, after)):
+            if await is_committed(self._client, owner_record.change(session, before, after)):
                 return True
             return await self._owner(session) == after
 
     async def _owner(self, session: str) -> Owner | None:
-        return owners.from_doc(await self._client.entity(owners.owner_id(session), valid_time=FIXED_VALID_TIME))
+        return owner_record.from_doc(
+            await self._client.entity(owner_record.owner_id(session), valid_time=FIXED_VALID_TIME)
+        )
 
     # --- sessions of other hosts ---
 
@@ -115,10 +117,10 @@ class SharedLog:
     async def remote_session(self, session: str, source: str) -> RemoteSession:
         """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim after it."""
         with _requesting(f"when session {session} was claimed"):
-            rows = await self._client.history(owners.owner_id(session))
+            rows = await self._client.history(owner_record.owner_id(session))
             claim: int | None = None
             for row in sorted(rows, key=lambda each: each.tx_id, reverse=True):
-                owner = owners.from_doc(row.doc)
+                owner = owner_record.from_doc(row.doc)
                 if owner is None or owner.source is None:
                     break
                 claim = row.tx_id

@@ -12,12 +12,12 @@ from typing import Annotated, BinaryIO, Final, Literal
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
-from ctxd.artifacts.disk import make_folder, sync_folder
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
+from ctxd.artifacts.durable_files import make_folder, sync_folder
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
-from ctxd.store import journal, statedir
+from ctxd.store import journal, state_directory
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.verify import Report, Step, verified
 
@@ -66,7 +66,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
     ``step`` reports pages and artifacts as they are copied, then the verification of the copy.
 
     Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or the copy is damaged;
-    ``dbfile``'s errors. After a failure there is no manifest.
+    ``sqlite_file``'s errors. After a failure there is no manifest.
     """
     database = root / "state.db"
     if not database.is_file():
@@ -76,7 +76,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
         raise StateDirError(f"{destination} is in the state directory itself", exit_code=_EXIT_REFUSED)
     _make_empty(destination)
     try:
-        with dbfile.faults():
+        with sqlite_file.faults():
             for last in (False, False, True):
                 _copy_database(database, destination / "state.db", step)
                 if _copy_artifacts(root, destination, step, last=last):
@@ -84,7 +84,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
                 # A daemon has purged a text since the database was copied: the copy must not keep it.
                 shutil.rmtree(destination / "artifacts", ignore_errors=True)
                 (destination / "state.db").unlink()
-    except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+    except (sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
         raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
     report = _verified(destination, step)
     files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
@@ -107,7 +107,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
         if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
             raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
     _make_empty(root)
-    held = statedir.hold(root)
+    held = state_directory.hold(root)
     try:
         for done, file in enumerate(manifest.files):
             step("copying files", done)
@@ -144,18 +144,18 @@ def _copy_database(source: Path, target: Path, step: Step) -> None:
 
     # Create the file before SQLite does, with mode 0600: the write-ahead log gets the same mode.
     os.close(_create(target))
-    reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
+    reader, writer = sqlite_file.open_reader(source), sqlite_file.open_copy(target)
     try:
-        dbfile.copy(reader, writer, pages=_PAGES_STEP, step=next_pages)
+        sqlite_file.copy(reader, writer, pages=_PAGES_STEP, step=next_pages)
     finally:
         writer.close()
         reader.close()
 
 
 def _become_another(database: Path) -> None:
-    connection = dbfile.open_copy(database)
+    connection = sqlite_file.open_copy(database)
     try:
-        journal.become_another(connection)
+        journal.renew_journal_id(connection)
     finally:
         connection.close()
 
@@ -167,7 +167,7 @@ def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) ->
     Raises: StateDirError if one is damaged.
     """
     sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
-    reader = dbfile.open_reader(destination / "state.db")
+    reader = sqlite_file.open_reader(destination / "state.db")
     try:
         for done, (ref,) in enumerate(reader.execute("SELECT hash FROM content WHERE bytes IS NULL")):
             hit("backup.copy")

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.artifacts.disk import erase
+from ctxd.artifacts.durable_files import erase
 from ctxd.failpoints import hit
 
 if sys.version_info >= (3, 14):

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.sqlite import COLUMNS, SqliteBackend, to_versions
 from ctxd.backends.stored_version import Version
 from ctxd.objects.commit_fields import Fields
@@ -40,7 +40,7 @@ _REFS_AT_ONCE: Final = 500
 """Contents looked up by one query."""
 
 
-def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
+def fill(connection: sqlite_file.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
     """Index the commits among ``versions``, which must include the newest version of each. Part of the caller's
     transaction."""
     rows, tags = [], list[tuple[str, int]]()
@@ -59,13 +59,13 @@ def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequen
             tags += [(tag, number) for tag in one.tags]
     if not rows:
         return
-    dbfile.insert_rows(
+    sqlite_file.insert_rows(
         connection,
         "INSERT OR REPLACE INTO context_commit(entity, parent, principal, session, template, at, boundary, summarised)",
         "(?,?,?,?,?,?,?,?)",
         rows,
     )
-    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO commit_tag(tag, entity)", "(?,?)", tags)
+    sqlite_file.insert_rows(connection, "INSERT OR IGNORE INTO commit_tag(tag, entity)", "(?,?)", tags)
 
 
 def fields_of(document: Document) -> Fields | None:
@@ -76,7 +76,7 @@ def fields_of(document: Document) -> Fields | None:
     return msgspec.convert(document.payload, Fields) if document.type == "commit" else None
 
 
-def clear(connection: dbfile.Connection) -> None:
+def clear(connection: sqlite_file.Connection) -> None:
     """Remove all rows."""
     connection.execute("DELETE FROM context_commit").fetchall()
     connection.execute("DELETE FROM commit_tag").fetchall()
@@ -109,8 +109,8 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[int, int] | None = None
 
 
-def listed(
-    connection: dbfile.Connection, wanted: CommitFilter, limit: int, *, oldest_first: bool = False
+def list_commits(
+    connection: sqlite_file.Connection, wanted: CommitFilter, limit: int, *, oldest_first: bool = False
 ) -> list[ListedCommit]:
     """At most ``limit`` commits that match ``wanted``, newest first unless ``oldest_first``."""
     where, values = _conditions(wanted)
@@ -120,7 +120,7 @@ def listed(
     return [ListedCommit(*row) for row in connection.execute(query, (*values, limit))]
 
 
-def newest(connection: dbfile.Connection, wanted: CommitFilter) -> Stored | None:
+def newest(connection: sqlite_file.Connection, wanted: CommitFilter) -> Stored | None:
     """The newest version of the newest commit that matches ``wanted``; None if none does. Looks up the version by the
     commit's number, so that the first query after a start reads few pages. Raises: CtxdError ``corrupt``;
     DamagedVersion."""
@@ -184,7 +184,7 @@ _CHAIN_VERSIONS: Final = f"""{_WALK} SELECT {COLUMNS}, (SELECT size FROM content
 
 
 def chain(
-    connection: dbfile.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
+    connection: sqlite_file.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
 ) -> list[str]:
     """The ids of ``tip`` and its ancestors, in that order: up to the root, to the nearest ``boundary``, or to ``last``,
     each included."""
@@ -192,7 +192,7 @@ def chain(
 
 
 def chain_beyond(
-    connection: dbfile.Connection,
+    connection: sqlite_file.Connection,
     tip: str,
     sessions: Collection[str],
     *,
@@ -205,7 +205,7 @@ def chain_beyond(
 
 
 def chain_versions(
-    connection: dbfile.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
+    connection: sqlite_file.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
 ) -> list[tuple[Stored, int]]:
     """As ``chain``, in one read: the newest version of each commit, and its content's size in bytes, 0 without one.
 
@@ -216,7 +216,7 @@ def chain_versions(
     return [(each, row[-1] or 0) for each, row in zip(stored, rows, strict=True)]
 
 
-def _place(connection: dbfile.Connection, tip: str, to_boundary: bool, last: str, limit: int) -> dict[str, Any]:
+def _place(connection: sqlite_file.Connection, tip: str, to_boundary: bool, last: str, limit: int) -> dict[str, Any]:
     number = connection.execute("SELECT n FROM entity WHERE id=?", (last,)).fetchone()
     end = None if number is None else number[0]
     return {"tip": tip, "to_boundary": to_boundary, "last": end, "limit": limit}
@@ -231,7 +231,7 @@ class SessionCommit(NamedTuple):
     is_named: bool
 
 
-def named_commits(connection: dbfile.Connection, session: str) -> list[SessionCommit]:
+def named_commits(connection: sqlite_file.Connection, session: str) -> list[SessionCommit]:
     """All commits of ``session``, children before their parents."""
     query = """SELECT c.entity, e.id, c.parent, EXISTS(SELECT 1 FROM commit_tag AS t WHERE t.entity=c.entity)
         OR EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity AND child.session IS NOT c.session)
@@ -242,21 +242,21 @@ def named_commits(connection: dbfile.Connection, session: str) -> list[SessionCo
     ]
 
 
-def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
+def children(connection: sqlite_file.Connection, id: str, limit: int) -> list[str]:
     """The ids of at most ``limit`` commits whose parent is ``id``, oldest first."""
     query = """SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
         WHERE c.parent=(SELECT n FROM entity WHERE id=?) ORDER BY c.entity LIMIT ?"""
     return [child for (child,) in connection.execute(query, (id, limit))]
 
 
-def content_sizes(connection: dbfile.Connection, refs: Iterable[str]) -> dict[str, int]:
+def content_sizes(connection: sqlite_file.Connection, refs: Iterable[str]) -> dict[str, int]:
     """The sizes of the contents ``refs`` in bytes, also of those in the artifact store, without missing ones."""
     query = "SELECT size FROM content WHERE hash=?"
     found = {ref: connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in dict.fromkeys(refs)}
     return {ref: row[0] for ref, row in found.items() if row is not None}
 
 
-def holding(connection: dbfile.Connection, session: str, refs: Collection[str]) -> list[str]:
+def holding(connection: sqlite_file.Connection, session: str, refs: Collection[str]) -> list[str]:
     """The ids of the commits of ``session`` with one of the contents ``refs``."""
     found: list[str] = []
     left = [bytes.fromhex(ref) for ref in refs]
@@ -268,7 +268,7 @@ def holding(connection: dbfile.Connection, session: str, refs: Collection[str]) 
     return found
 
 
-def of_session(connection: dbfile.Connection, session: str) -> list[str]:
+def of_session(connection: sqlite_file.Connection, session: str) -> list[str]:
     """The ids of all commits of ``session``."""
     query = "SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=?"
     return [id for (id,) in connection.execute(query, (session,))]
@@ -281,7 +281,7 @@ def row_of(id: str, fields: Fields) -> bytes:
     return _digest((id, parent, *place, sorted(fields.tags or ())))
 
 
-def rows(connection: dbfile.Connection) -> Iterator[tuple[str, bytes]]:
+def rows(connection: sqlite_file.Connection) -> Iterator[tuple[str, bytes]]:
     """Every commit in the index, and the digest of its rows, comparable to ``row_of``."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name='context_commit'").fetchone() is None:
         return

@@ -8,7 +8,7 @@ that become free. The position is kept in ``meta``; a lost step is repeated.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ctxd import dbfile, limits
+from ctxd import limits, sqlite_file
 
 _ROWS: Final = 256
 """Maximum rows per step."""
@@ -36,14 +36,14 @@ _TABLES: Final = (
         "SELECT seq, length(body) FROM journal WHERE seq>? ORDER BY seq LIMIT ?",
         "SELECT body FROM journal WHERE seq=?",
         "UPDATE journal SET body=? WHERE seq=?",
-        dbfile.pack_body,
+        sqlite_file.pack_body,
     ),
     Table(
         "compressed:content",
         "SELECT rowid, iif(length(bytes)=size, size, 0) FROM content WHERE rowid>? ORDER BY rowid LIMIT ?",
         "SELECT bytes FROM content WHERE rowid=?",
         "UPDATE content SET bytes=? WHERE rowid=?",
-        dbfile.pack_content,
+        sqlite_file.pack_content,
     ),
 )
 
@@ -59,7 +59,7 @@ class PackedRows(NamedTuple):
 class Compression:
     """The walk over both tables, on the connection that writes."""
 
-    def __init__(self, connection: dbfile.Connection) -> None:
+    def __init__(self, connection: sqlite_file.Connection) -> None:
         self._connection = connection
         self._places = {table.name: self._place(table) for table in _TABLES}
         self._kept = dict(self._places)

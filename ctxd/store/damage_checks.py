@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from ctxd import dbfile, limits
+from ctxd import limits, sqlite_file
 from ctxd.artifacts import fsck
 from ctxd.backends.stored_version import DamagedVersion
 from ctxd.errors import CtxdError
@@ -17,7 +17,7 @@ from ctxd.objects.document import Page
 from ctxd.store import journal
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.reads import Reader
-from ctxd.store.statedir import StateDir
+from ctxd.store.state_directory import StateDir
 
 
 class Checked(NamedTuple):
@@ -30,7 +30,7 @@ class Checked(NamedTuple):
 
 def file_damage(reader: Reader, directory: StateDir) -> set[str]:
     """Compare the head witness and the key of secrets with the journal, and check the structure of the index of
-    artifacts; blocks. Raises: ``dbfile``'s errors."""
+    artifacts; blocks. Raises: ``sqlite_file``'s errors."""
     witness = WitnessFile(directory.witness)
     witnessed = witness.read()
     fault = key_fault(reader.connection, directory.key)
@@ -42,7 +42,7 @@ def file_damage(reader: Reader, directory: StateDir) -> set[str]:
 def check(reader: Reader, after: int) -> Checked:
     """Check the rows after ``after`` that fit in one step, at least one if there are any; blocks.
 
-    Reads one snapshot, because a purge rewrites rows, versions and texts together. Raises: ``dbfile``'s errors.
+    Reads one snapshot, because a purge rewrites rows, versions and texts together. Raises: ``sqlite_file``'s errors.
     """
     connection = reader.connection
     connection.execute("BEGIN")
@@ -76,7 +76,7 @@ def _damage_of(reader: Reader, row: journal.Row, unread: list[str]) -> Iterator[
         query = "SELECT seq FROM journal INDEXED BY journal_op WHERE op_id=? AND principal=?"
         if reader.connection.execute(query, (row.op_id, row.principal)).fetchall() != [(row.seq,)]:
             yield f"operation {row.op_id} of row {row.seq} is not found by its id"
-    for version in journal.fold(row):
+    for version in journal.read_versions(row):
         try:
             just_before = Page(after=(version.valid_time, version.tx - 1), limit=1)
             found = reader.versions.history(version.id, page=just_before, corrections=True)
@@ -99,7 +99,7 @@ def _text_damage(reader: Reader, ref: str, unread: list[str]) -> Iterator[str]:
             yield error.message
 
 
-def key_fingerprint(connection: dbfile.Connection) -> bytes | None:
+def key_fingerprint(connection: sqlite_file.Connection) -> bytes | None:
     """The stored fingerprint of the key of this state; None before the first start that recorded it."""
     found = connection.execute("SELECT value FROM meta WHERE name='key'").fetchone()
     return None if found is None else bytes(found[0])
@@ -113,7 +113,7 @@ def fingerprint_of(key: Path) -> bytes | None:
         return None
 
 
-def key_fault(connection: dbfile.Connection, key: Path) -> str:
+def key_fault(connection: sqlite_file.Connection, key: Path) -> str:
     """Return how the key in the file ``key`` differs from the key of this state, as a sentence; empty if not."""
     known, found = key_fingerprint(connection), fingerprint_of(key)
     if known is None or found == known:
@@ -123,7 +123,7 @@ def key_fault(connection: dbfile.Connection, key: Path) -> str:
     return f"{key} is not the key that this state was written with: restore it"
 
 
-def contradiction(connection: dbfile.Connection, witnessed: Head) -> str:
+def contradiction(connection: sqlite_file.Connection, witnessed: Head) -> str:
     """Return how the journal contradicts the head ``witnessed``, as a sentence; empty if the chain contains it."""
     at = journal.chain_at(connection, witnessed.seq)
     if at is None:

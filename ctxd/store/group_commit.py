@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ctxd import dbfile, limits
+from ctxd import limits, sqlite_file
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.store.health import Health
@@ -135,7 +135,7 @@ class CommitQueue:
         if self._wake is not None:
             self._wake.set()
 
-    def fail(self, failure: dbfile.DiskFailed) -> None:
+    def fail(self, failure: sqlite_file.DiskFailed) -> None:
         """End as if a transaction had raised ``failure``, once the running one has ended."""
         self._failure = failure
         if self._wake is not None:
@@ -198,7 +198,7 @@ class CommitQueue:
                 self._batch = batch = self._take_batch()
                 try:
                     chains = await self._thread.call(partial(self._journal_writer.commit, batch))
-                except dbfile.DiskFull as error:
+                except sqlite_file.DiskFull as error:
                     self._health.fill(str(error), error.hint)
                     self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied", error.hint)
                 except StateRemoved as error:
@@ -210,7 +210,7 @@ class CommitQueue:
                         await self._thread.call(self._journal_writer.compress)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
                 self._batch = batch = ()
-        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as failure:
+        except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as failure:
             self._failure = failure
             self._health.fail(str(failure))
             self._fail(self._batch, "store_failed", str(failure), "unknown")
@@ -281,7 +281,7 @@ class CommitQueue:
             else:
                 await self._thread.call(self._journal_writer.tidy)
                 return None
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             self._health.fill(str(error), error.hint)
         return limits.CHECKPOINT_IDLE_S
 

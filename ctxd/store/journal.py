@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 
@@ -33,8 +33,9 @@ CREATE TABLE IF NOT EXISTS knows(
 CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-"""``journal.body`` and ``content.bytes`` may be compressed, see ``dbfile.pack_body`` and ``dbfile.pack_content``;
-``bytes`` is NULL if the text is in the artifact store. Operation ids are looked up by index, not copied."""
+"""``journal.body`` and ``content.bytes`` may be compressed, see ``sqlite_file.pack_body`` and
+``sqlite_file.pack_content``; ``bytes`` is NULL if the text is in the artifact store. Operation ids are looked up by
+index, not copied."""
 
 HELD: Final = "length(hash)=32"
 """Condition for a row of ``content`` that a purge has not emptied."""
@@ -165,7 +166,7 @@ def rewritten_name(seq: int) -> str:
     return f"purged:{seq}"
 
 
-def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None]:
+def rewriting(connection: sqlite_file.Connection) -> Callable[[int], Rewritten | None]:
     """Return a function from a row's sequence to how a purge rewrote it, read from the purge's record, or None."""
 
     def find(seq: int) -> Rewritten | None:
@@ -206,7 +207,7 @@ def link(chain: bytes, seq: int, b3: bytes) -> bytes:
     return blake3(chain + seq.to_bytes(8, "big") + b3).digest()
 
 
-def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> Iterator[Row]:
+def read_rows(connection: sqlite_file.Connection, *, after: int, limit: int = -1) -> Iterator[Row]:
     """The rows after sequence ``after``, in order. The connection is busy until the iterator ends."""
     query = f"SELECT {COLUMNS} FROM journal WHERE seq>? ORDER BY seq LIMIT ?"
     for row in connection.execute(query, (after, limit)):
@@ -218,36 +219,36 @@ def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> 
 def body_of(stored: bytes) -> bytes:
     """The body of a row from ``stored``. Damaged bytes are returned as they are, and do not match the row's hash."""
     try:
-        return dbfile.unpack_body(stored)
+        return sqlite_file.unpack_body(stored)
     except ValueError:
         return stored
 
 
-def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
+def chain_at(connection: sqlite_file.Connection, seq: int) -> bytes | None:
     """Return the chain hash of row ``seq``, for 0 the start of the chain; None if there is no such row."""
     query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
     found = connection.execute(query, (seq,)).fetchone()
     return None if found is None else bytes(found[0])
 
 
-def journal_id(connection: dbfile.Connection) -> str:
+def journal_id(connection: sqlite_file.Connection) -> str:
     """The id of the journal, in hex. A restored copy has another id: it may diverge from the original."""
     found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()
     return "" if found is None else bytes(found[0]).hex()
 
 
-def writer_id(connection: dbfile.Connection) -> str:
+def writer_id(connection: sqlite_file.Connection) -> str:
     """The name under which this journal is projected, in hex. A restored copy keeps it."""
     found = connection.execute("SELECT value FROM meta WHERE name='writer'").fetchone()
     return "" if found is None else bytes(found[0]).hex()
 
 
-def become_writer(connection: dbfile.Connection) -> None:
+def become_writer(connection: sqlite_file.Connection) -> None:
     """Give the journal a new name to project under, so that no other journal's rows are taken for its own."""
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('writer',?)", (os.urandom(16),))
 
 
-def become_another(connection: dbfile.Connection) -> None:
+def renew_journal_id(connection: sqlite_file.Connection) -> None:
     """Give the journal a new id, so that receipts of rows it does not hold do not count as its loss. It also gets a new
     key, because a backup does not contain the original's."""
     connection.execute("DELETE FROM meta WHERE name='key'").fetchall()
@@ -278,7 +279,7 @@ def first_fault(
     return None
 
 
-def fold(row: Row) -> list[Version]:
+def read_versions(row: Row) -> list[Version]:
     """Return the versions that a journal row records.
 
     Raises: ValueError if its body is damaged.

@@ -1,8 +1,8 @@
 """The one connection that writes: transactions of many writes, and the durable head.
 
 All parts of a write go into one transaction: its journal row, versions, texts, and additions to its session's index.
-Runs on one thread at a time and does not use the event loop. ``dbfile.DiskFull`` leaves the file unchanged;
-``dbfile.DiskFailed`` leaves it in an unknown state, and nothing may be written after it.
+Runs on one thread at a time and does not use the event loop. ``sqlite_file.DiskFull`` leaves the file unchanged;
+``sqlite_file.DiskFailed`` leaves it in an unknown state, and nothing may be written after it.
 """
 
 import os
@@ -14,26 +14,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ctxd import dbfile, limits
-from ctxd.artifacts.disk import erase
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import limits, sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
+from ctxd.artifacts.durable_files import erase
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import commit_index, damage_checks, journal, migrations, text_sources
+from ctxd.store import commit_index, component_text_index, damage_checks, journal, migrations
 from ctxd.store import purge as purging
 from ctxd.store.compression import Compression
 from ctxd.store.head_witness import Head, WitnessFile
-from ctxd.store.statedir import StateDir
+from ctxd.store.state_directory import StateDir
 from ctxd.store.write_types import PurgeRequest, QueuedWrite
 
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_INDEXED: Final = (COMMIT_PREFIX, text_sources.PREFIX)
+_INDEXED: Final = (COMMIT_PREFIX, component_text_index.PREFIX)
 _PROBE: Final = bytes(64 * 1024)
 _FREE_SHARE_MIN: Final = 20
 """On a filesystem smaller than this times ``DISK_FREE_MIN``, only one part in this has to stay free."""
@@ -84,7 +84,7 @@ class JournalWriter:
         self.commits = 0
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.durations = Durations(_CLASSES_S)
-        self.shortage: dbfile.DiskFull | None = None
+        self.shortage: sqlite_file.DiskFull | None = None
         """The error for which further writes are refused; None while there is room."""
         self.purging = False
         """True while something outside the database may still hold purged content."""
@@ -105,21 +105,21 @@ class JournalWriter:
         """Open the file, creating it if missing; check its tail; count this start.
 
         Returns: a description of damage that prevents writes, or an empty string. Raises: StateDirError if the file is
-        newer than this program or is not a database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
+        newer than this program or is not a database; ``sqlite_file.DiskFull``, ``sqlite_file.DiskFailed``.
         """
-        with dbfile.faults():
+        with sqlite_file.faults():
             migrations.migrate(self._path)
             self.shortage = self._artifacts.create()
-            dbfile.forget_cached_pages(self._path)
+            sqlite_file.forget_cached_pages(self._path)
             self._close_to_others()
-            self._connection = dbfile.open_writer(self._path)
+            self._connection = sqlite_file.open_writer(self._path)
             self._versions = SqliteBackend(self._connection)
             version = int(self._connection.pragma("user_version"))
             if version == 0:
                 self._create()
             self._connection.execute(commit_index.TABLES).fetchall()
-            text_sources.create(self._connection, self._versions)
-            self._log = dbfile.WriteAheadLog(self._path, self._connection, self._witness.sync)
+            component_text_index.create(self._connection, self._versions)
+            self._log = sqlite_file.WriteAheadLog(self._path, self._connection, self._witness.sync)
             self._compression = Compression(self._connection)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
@@ -145,13 +145,13 @@ class JournalWriter:
     def _count_start(self) -> None:
         """Record this start. On a full disk the probe does so later, because the data can still be read."""
         try:
-            with dbfile.faults(self._connection), self._transaction():
+            with sqlite_file.faults(self._connection), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
                 self._compare_key()
                 if not self.writer:
                     journal.become_writer(self._connection)
             self.writer = journal.writer_id(self._connection)
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             self.shortage = error
 
     def _compare_key(self) -> None:
@@ -168,7 +168,7 @@ class JournalWriter:
         self._versions.create()
         self._set_meta("genesis", os.urandom(32))
         self._set_meta("incarnation", bytes(8))
-        journal.become_another(self._connection)
+        journal.renew_journal_id(self._connection)
         journal.become_writer(self._connection)
         self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
@@ -212,11 +212,11 @@ class JournalWriter:
         """Close the files; with ``tidy``, first empty the write-ahead log and write the witness.
 
         Without ``tidy`` nothing is written: that could do harm after a disk failure, and hide a loss.
-        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``; the files are closed anyway.
+        Raises: ``sqlite_file.DiskFull``, ``sqlite_file.DiskFailed``; the files are closed anyway.
         """
         try:
             if tidy:
-                with dbfile.faults():
+                with sqlite_file.faults():
                     self._finish_purges_waiting()
                     if self.marks:
                         with self._transaction():
@@ -226,7 +226,7 @@ class JournalWriter:
             self._log.close()
             self._connection.close()
             self._witness.close()
-            with dbfile.faults():
+            with sqlite_file.faults():
                 self._artifacts.close(tidy=tidy)
 
     # --- write ---
@@ -234,9 +234,10 @@ class JournalWriter:
     def commit(self, entries: Sequence[QueuedWrite]) -> list[bytes]:
         """Make ``entries`` durable, all or none. Returns: the chain hash of each.
 
-        Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: outcome unknown; write nothing more.
+        Raises: ``sqlite_file.DiskFull``: none was applied. ``sqlite_file.DiskFailed``: outcome unknown; write nothing
+        more.
         """
-        with dbfile.faults(self._connection):
+        with sqlite_file.faults(self._connection):
             self._require_place()
             purges = any(entry.prepared.write.purge is not None for entry in entries)
             with self._transaction():
@@ -255,7 +256,7 @@ class JournalWriter:
             self._snapshots.drop()
         # The commit stands: a full disk from here on does not fail it.
         try:
-            with dbfile.faults(self._connection):
+            with sqlite_file.faults(self._connection):
                 # At every commit, but rarely flushed: it takes two microseconds, and is current after a kill.
                 self._witness.write(self.head, sync=False)
                 if self._log.shorten_due:
@@ -266,7 +267,7 @@ class JournalWriter:
                     self._looked = now
                     self.compression_due = self._compression.behind(pending.seq) >= limits.COMPRESSION_BACKLOG_ROWS
                     self._require_space()
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             self.shortage = error
         return chains
 
@@ -303,13 +304,13 @@ class JournalWriter:
 
         First a thread removes artifacts and copies the write-ahead log; then the log is truncated, unless a reader is
         using it. Never waits: call it again later.
-        Raises: ``dbfile.DiskFailed``.
+        Raises: ``sqlite_file.DiskFailed``.
         """
         try:
-            with dbfile.faults(self._connection):
+            with sqlite_file.faults(self._connection):
                 if self._log.is_idle():
                     self._finish_purges()
-        except dbfile.DiskFull:
+        except sqlite_file.DiskFull:
             self._cleared.clear()
 
     def _finish_purges(self) -> None:
@@ -352,7 +353,7 @@ class JournalWriter:
         """Take all steps of ``finish_purges`` and wait for them; at the start and the end, when no write is waiting."""
         for _ in range(3):
             if self.purging:
-                with suppress(dbfile.DiskFull):
+                with suppress(sqlite_file.DiskFull):
                     self._log.wait()
                 self.finish_purges()
 
@@ -378,7 +379,7 @@ class JournalWriter:
             columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, vt, tx_time)
             b3 = journal.row_hash(*columns, body)
             chain = journal.link(chain, seq, b3)
-            stored = dbfile.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
+            stored = sqlite_file.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
             rows.append((seq, *columns, stored, b3, chain))
             versions += journal.versions(prepared.puts, vt, seq, tx_time)
             places += journal.places(prepared.puts, len(body))
@@ -388,22 +389,22 @@ class JournalWriter:
         if ARMED:
             hit("journal.insert")
         connection = self._connection
-        dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
+        sqlite_file.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
         content_rows = []
         for ref, (size, data) in contents.items():
             if alone and data is not None and len(data) == size >= limits.COMPRESSED_BYTES_MIN:
-                data = dbfile.pack_content(data)
+                data = sqlite_file.pack_content(data)
             content_rows.append((ref, size, data))
-        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
+        sqlite_file.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions, places)
         if indexed := [version for version in versions if version.id.startswith(_INDEXED)]:
             commit_index.fill(connection, self._versions, indexed)
-            text_sources.fill(connection, self._versions, indexed)
+            component_text_index.fill(connection, self._versions, indexed)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]
-        dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
+        sqlite_file.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
         signed = [(numbers[id], signature) for id, signature in signatures.items()]
-        dbfile.insert_rows(connection, "INSERT OR REPLACE INTO signature(entity, sig)", "(?,?)", signed)
+        sqlite_file.insert_rows(connection, "INSERT OR REPLACE INTO signature(entity, sig)", "(?,?)", signed)
         return [row[-1] for row in rows]
 
     @contextmanager
@@ -433,7 +434,7 @@ class JournalWriter:
                 hit("journal.postcommit")
         except OSError as error:
             # The transaction stands: no failure from here on may be reported as "not applied".
-            raise dbfile.DiskFailed(str(error)) from error
+            raise sqlite_file.DiskFailed(str(error)) from error
 
     def _set_meta(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))
@@ -458,20 +459,23 @@ class JournalWriter:
     def tidy(self) -> None:
         """Empty the write-ahead log if there is anything in it.
 
-        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
+        Raises: ``sqlite_file.DiskFull``, ``sqlite_file.DiskFailed``.
         """
         if not self._log.is_copied:
-            with dbfile.faults(self._connection):
+            with sqlite_file.faults(self._connection):
                 self._empty_log()
 
     def compress(self) -> bool:
         """Compress a few rows that were stored uncompressed. Returns: True unless none is left.
 
-        Raises: ``dbfile.DiskFailed``.
+        Raises: ``sqlite_file.DiskFailed``.
         """
         self.compression_due = False
         # A step that finds no room is repeated later. The scrub reports damage.
-        with suppress(dbfile.DiskFull, dbfile.FileDamaged, dbfile.SqlFailed), dbfile.faults(self._connection):
+        with (
+            suppress(sqlite_file.DiskFull, sqlite_file.FileDamaged, sqlite_file.SqlFailed),
+            sqlite_file.faults(self._connection),
+        ):
             step = self._compression.next()
             if step is None:
                 if self._compression.must_keep():
@@ -489,20 +493,20 @@ class JournalWriter:
         return False
 
     def _require_space(self) -> None:
-        """Raises: ``dbfile.DiskFull`` if the disk lacks the room that the journal needs."""
-        with dbfile.faults():
+        """Raises: ``sqlite_file.DiskFull`` if the disk lacks the room that the journal needs."""
+        with sqlite_file.faults():
             disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
         if free < min(limits.DISK_FREE_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE_MIN):
-            raise dbfile.DiskFull("the filesystem of the state directory is nearly full")
+            raise sqlite_file.DiskFull("the filesystem of the state directory is nearly full")
 
     def probe(self) -> bool:
         """Return True if a transaction succeeds again.
 
-        Raises: ``dbfile.DiskFailed``.
+        Raises: ``sqlite_file.DiskFailed``.
         """
         try:
-            with dbfile.faults(self._connection):
+            with sqlite_file.faults(self._connection):
                 self._require_space()
                 # There may be room in the database for the content of a log that cannot grow.
                 self._empty_log()
@@ -512,7 +516,7 @@ class JournalWriter:
                     self._set_meta("probe", b"")
                     self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
                 self._empty_log()
-        except dbfile.DiskFull:
+        except sqlite_file.DiskFull:
             return False
         self.shortage = None
         return True

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import anyio
 import msgspec
 
-from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
 from ctxd.store.health import Health
@@ -28,7 +28,7 @@ READ_AT_ONCE: Final = 2
 
 T = TypeVar("T")
 
-_FAILURES: Final = (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed)
+_FAILURES: Final = (sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed)
 
 Read = Callable[[Callable[[], set[str]]], Awaitable[set[str]]]
 """Calls a function on the reader's thread, once everything accepted so far is durable or lost."""
@@ -38,7 +38,7 @@ class LargeContent:
     """Keeps large content, and removes content that no version refers to. Call ``open`` first."""
 
     def __init__(
-        self, health: Health, failed: Callable[[dbfile.DiskFailed], None], fault: Callable[[Exception], None]
+        self, health: Health, failed: Callable[[sqlite_file.DiskFailed], None], fault: Callable[[Exception], None]
     ) -> None:
         """``failed`` ends the store after a disk failure; ``fault`` receives errors of removals. Neither may raise."""
         self._health = health
@@ -113,14 +113,14 @@ class LargeContent:
 
     async def _answered(self, lane: Lane, work: Callable[[], T]) -> T:
         def run() -> T:
-            with dbfile.faults():
+            with sqlite_file.faults():
                 return work()
 
         try:
             return await lane.run(run)
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
-        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
             raise CtxdError("corrupt", f"the index of artifacts cannot be read: {error}") from error
 
     async def _kept(self, data: Callable[[], bytes | Iterable[bytes]]) -> Artifact:
@@ -128,17 +128,17 @@ class LargeContent:
         self._health.require_writable()
         try:
             return await self._keeping.run(self._keep, data)
-        except dbfile.DiskFull as error:
+        except sqlite_file.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
-        except (dbfile.FileDamaged, dbfile.SqlFailed) as error:
+        except (sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
             hint = "Restart the daemon: it rebuilds the index of artifacts from their packs."
             raise CtxdError("corrupt", f"the index of artifacts: {error}", hint=hint, outcome="not_applied") from error
-        except dbfile.DiskFailed as error:
+        except sqlite_file.DiskFailed as error:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error
 
     def _keep(self, data: Callable[[], bytes | Iterable[bytes]]) -> Artifact:
-        with dbfile.faults(), self._artifacts.writer() as writer:
+        with sqlite_file.faults(), self._artifacts.writer() as writer:
             pieces = data()
             for piece in (pieces,) if isinstance(pieces, bytes) else pieces:
                 writer.write(piece)
@@ -176,7 +176,7 @@ class LargeContent:
             nonlocal held
             # From here on ``remove_unused`` ends the claims, one by one.
             held = ()
-            with dbfile.faults():
+            with sqlite_file.faults():
                 self._artifacts.remove_unused(claimed, used)
 
         try:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ctxd import dbfile
-from ctxd.artifacts.disk import sync_folder
+from ctxd import sqlite_file
+from ctxd.artifacts.durable_files import sync_folder
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
 from ctxd.store.journal import SCHEMA_VERSION
@@ -26,7 +26,7 @@ class Migration(NamedTuple):
 
     version: int
     what: str
-    run: Callable[[dbfile.Connection], None]
+    run: Callable[[sqlite_file.Connection], None]
 
 
 MIGRATIONS: Final = (
@@ -48,9 +48,10 @@ MIGRATIONS: Final = (
 def migrations_of(database: Path) -> tuple[Migration, ...]:
     """Return the steps that ``database`` needs: none if it is current or does not exist.
 
-    Raises: StateDirError with exit code 78 if a newer program wrote it; ``dbfile.FileDamaged`` if it is not a database.
+    Raises: StateDirError with exit code 78 if a newer program wrote it; ``sqlite_file.FileDamaged`` if it is not a
+    database.
     """
-    version = dbfile.user_version(database)
+    version = sqlite_file.user_version(database)
     if not version:
         return ()
     if version > SCHEMA_VERSION:
@@ -64,14 +65,15 @@ def migrations_of(database: Path) -> tuple[Migration, ...]:
 def migrate(database: Path) -> Path | None:
     """Migrate ``database`` to the current schema; no daemon may be running. Blocks; resumes if it was interrupted.
 
-    Returns: the path of the copy made before; None if it is current. Raises: as ``migrations_of``; ``dbfile``'s errors.
+    Returns: the path of the copy made before; None if it is current. Raises: as ``migrations_of``; ``sqlite_file``'s
+    errors.
     """
     steps = migrations_of(database)
     if not steps:
         return None
-    with dbfile.faults():
+    with sqlite_file.faults():
         copy = _copied(database)
-        connection = dbfile.open_writer(database)
+        connection = sqlite_file.open_writer(database)
         try:
             for step in steps:
                 connection.execute("BEGIN IMMEDIATE")
@@ -79,7 +81,7 @@ def migrate(database: Path) -> Path | None:
                 connection.execute(f"PRAGMA user_version={step.version + 1}")
                 connection.execute("COMMIT")
             # Truncate the log, so that the header of the file has the new version.
-            dbfile.checkpoint(connection, truncate=True)
+            sqlite_file.checkpoint(connection, truncate=True)
         finally:
             connection.close()
     return copy
@@ -93,9 +95,9 @@ def _copied(database: Path) -> Path:
     partial = copy.with_name(f"{copy.name}.partial")
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    source, target = dbfile.open_reader(database), dbfile.open_copy(partial)
+    source, target = sqlite_file.open_reader(database), sqlite_file.open_copy(partial)
     try:
-        dbfile.copy(source, target, pages=_PAGES_STEP, step=lambda: None)
+        sqlite_file.copy(source, target, pages=_PAGES_STEP, step=lambda: None)
     except BaseException:
         # On a full disk it would take the room that the daemon needs.
         partial.unlink()

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.failpoints import hit
@@ -82,13 +82,13 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
     texts: int
 
 
-def counted(result: bytes) -> Counted:
+def decode_counts(result: bytes) -> Counted:
     """Decode the stored result of a purge. Raises: msgspec.DecodeError."""
     return msgspec.msgpack.decode(result, type=Counted)
 
 
 def apply(
-    connection: dbfile.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
+    connection: sqlite_file.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
 ) -> Purged:
     """Purge within the open transaction, on behalf of row ``seq``, whose body is part of the result."""
     if purge.unreferenced:
@@ -173,7 +173,7 @@ def _key(version: Version) -> tuple[str, int, int]:
 
 
 def _restated(
-    connection: dbfile.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
+    connection: sqlite_file.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
 ) -> Iterator[tuple[Version, Document]]:
     """Every version of an entity ``within`` that ``restate`` changes, and its replacement."""
     for name in within:
@@ -190,18 +190,18 @@ def _restated(
                     yield version, document
 
 
-def _within(connection: dbfile.Connection, name: str) -> list[str]:
+def _within(connection: sqlite_file.Connection, name: str) -> list[str]:
     if name.startswith(COMMITS_OF):
         return commit_index.of_session(connection, name.removeprefix(COMMITS_OF))
     return entities(connection, name) if name[-1] == "#" else [name]
 
 
-def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:
+def _inline(connection: sqlite_file.Connection, ref: bytes) -> Content | None:
     found = connection.execute("SELECT size, bytes FROM content WHERE hash=?", (ref,)).fetchone()
-    return None if found is None or found[1] is None else decode_content(dbfile.unpack_content(*found))
+    return None if found is None or found[1] is None else decode_content(sqlite_file.unpack_content(*found))
 
 
-def _keep_text(connection: dbfile.Connection, text: Content | None) -> bytes | None:
+def _keep_text(connection: sqlite_file.Connection, text: Content | None) -> bytes | None:
     if text is None:
         return None
     data = encode_content(text)
@@ -222,7 +222,7 @@ def _still_said(
     return {text for text in texts if text in now}
 
 
-def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:
+def _instead(connection: sqlite_file.Connection, version: Version, purge: PurgeRequest) -> Version:
     """Return the replacement of ``version``, one of the targets: without text, unless ``purge.sharing`` keeps some."""
     assert version.body is not None, "a deletion says nothing that could be purged"
     document = decode_document(version.id, version.body)
@@ -245,7 +245,7 @@ def _rewritten(version: Version, document: Document, content: bytes | None) -> V
 
 
 def _rewrite_row(
-    connection: dbfile.Connection,
+    connection: sqlite_file.Connection,
     tx: int,
     record: int,
     written: Mapping[tuple[str, int, int], Version],
@@ -274,7 +274,7 @@ def _rewrite_row(
     places.update(zip(keys, range(len(keys)), strict=True))
     # A body of the same size overwrites the old one page by page, and nothing moves. A body that was compressed may be
     # longer now, but fits once it is compressed again; the zeros after it are not read.
-    fitting = encoded if len(encoded) <= length else dbfile.pack_body(encoded).ljust(length, b"\0")
+    fitting = encoded if len(encoded) <= length else sqlite_file.pack_body(encoded).ljust(length, b"\0")
     connection.execute("UPDATE journal SET body=? WHERE seq=?", (fitting, row.seq)).fetchall()
     name = journal.rewritten_name(row.seq)
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, record.to_bytes(8, "big")))
@@ -284,26 +284,26 @@ def _rewrite_row(
 _KNOWN: Final = "(SELECT n FROM entity WHERE id=?)"
 
 
-def unknown_elsewhere(connection: dbfile.Connection, ids: Iterable[str], session: str) -> tuple[str, ...]:
+def unknown_elsewhere(connection: sqlite_file.Connection, ids: Iterable[str], session: str) -> tuple[str, ...]:
     """Those of ``ids`` that are in no session's index except that of ``session``."""
     query = f"SELECT 1 FROM knows WHERE object={_KNOWN} AND session IS NOT {_KNOWN} LIMIT 1"
     return tuple(id for id in ids if connection.execute(query, (id, f"session:{session}")).fetchone() is None)
 
 
-def _forget_known(connection: dbfile.Connection, objects: Iterable[str], session: str) -> None:
+def _forget_known(connection: sqlite_file.Connection, objects: Iterable[str], session: str) -> None:
     query = f"DELETE FROM knows WHERE object={_KNOWN} AND session={_KNOWN}"
     for id in objects:
         connection.execute(query, (id, f"session:{session}")).fetchall()
 
 
-def entities(connection: dbfile.Connection, prefix: str) -> list[str]:
+def entities(connection: sqlite_file.Connection, prefix: str) -> list[str]:
     """The ids of all entities with ``prefix``, which ends in ``#``, in order."""
     # "$" is the character after "#".
     query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
     return [id for (id,) in connection.execute(query, (prefix, f"{prefix[:-1]}$"))]
 
 
-def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
+def reclaimable(connection: sqlite_file.Connection, ids: Iterable[str]) -> int:
     """The bytes that purging ``ids`` frees. Documents that are also stored with their version count twice."""
     entities, size = set[int](), 0
     texts: set[bytes] = set()
@@ -326,7 +326,7 @@ def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
     return size
 
 
-def silences(connection: dbfile.Connection, longer_than: int) -> list[tuple[int, int]]:
+def find_time_gaps(connection: sqlite_file.Connection, longer_than: int) -> list[tuple[int, int]]:
     """The valid times of each two consecutive rows that are at least ``longer_than`` ms apart, oldest first.
 
     Cost: a few look-ups per span of that length, whatever the number of rows.
@@ -362,7 +362,7 @@ def _without_hashes(result: bytes) -> bytes:
     return result
 
 
-def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[bytes | None]) -> None:
+def _drop_texts(connection: sqlite_file.Connection, texts: Sequence[bytes], put: Set[bytes | None]) -> None:
     """Drop ``texts``; those in ``put`` are in the artifact store whatever their size."""
     left = set(unfinished(connection))
     for ref in texts:
@@ -379,18 +379,18 @@ def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (_PENDING, _encode(sorted(left))))
 
 
-def unfinished(connection: dbfile.Connection) -> tuple[bytes, ...]:
+def unfinished(connection: sqlite_file.Connection) -> tuple[bytes, ...]:
     """The texts whose artifacts are still to be removed."""
     found = connection.execute("SELECT value FROM meta WHERE name=?", (_PENDING,)).fetchone()
     return () if found is None else tuple(_decode(found[0]))
 
 
-def is_unfinished(connection: dbfile.Connection) -> bool:
+def is_unfinished(connection: sqlite_file.Connection) -> bool:
     """Return True if a file outside the database may still hold purged content."""
     return connection.execute("SELECT 1 FROM meta WHERE name=?", (_PENDING,)).fetchone() is not None
 
 
-def residue(connection: dbfile.Connection) -> tuple[str, ...]:
+def residue(connection: sqlite_file.Connection) -> tuple[str, ...]:
     """The files that may still hold purged content, relative to the state directory; empty once there are none."""
     if not is_unfinished(connection):
         return ()
@@ -398,11 +398,11 @@ def residue(connection: dbfile.Connection) -> tuple[str, ...]:
     return ("state.db-wal", *(("artifacts/packs",) if spilled else ()))
 
 
-def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:
+def is_kept(connection: sqlite_file.Connection, ref: bytes) -> bool:
     """Return True if the text ``ref`` was written again after its purge."""
     return connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is not None
 
 
-def finish(connection: dbfile.Connection) -> None:
+def finish(connection: sqlite_file.Connection) -> None:
     """Record, in the open transaction, that nothing is left of earlier purges."""
     connection.execute("DELETE FROM meta WHERE name=?", (_PENDING,))

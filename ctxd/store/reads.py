@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError
@@ -31,13 +31,13 @@ def answering() -> Iterator[None]:
     """Translate errors of a damaged or failing disk into ``CtxdError`` ``corrupt`` and ``store_failed``, and exhausted
     descriptors or memory into ``disk_full``."""
     try:
-        with dbfile.faults():
+        with sqlite_file.faults():
             yield
-    except (dbfile.FileDamaged, dbfile.SqlFailed, DamagedVersion, ValueError, TypeError) as error:
+    except (sqlite_file.FileDamaged, sqlite_file.SqlFailed, DamagedVersion, ValueError, TypeError) as error:
         raise CtxdError("corrupt", f"the database is damaged: {error}") from error
-    except dbfile.DiskFull as error:
+    except sqlite_file.DiskFull as error:
         raise CtxdError("disk_full", f"the store cannot be read now: {error}", hint=error.hint) from error
-    except dbfile.DiskFailed as error:
+    except sqlite_file.DiskFailed as error:
         raise CtxdError("store_failed", f"the store cannot be read: {error}") from error
 
 
@@ -111,7 +111,7 @@ class Reader:
     ``open_reader``."""
 
     def __init__(self, path: Path, artifacts: ArtifactStore, *, reads_once: bool = False) -> None:
-        self.connection = dbfile.open_reader(path, reads_once=reads_once)
+        self.connection = sqlite_file.open_reader(path, reads_once=reads_once)
         self.versions = SqliteBackend(self.connection)
         self.artifacts = artifacts
 
@@ -231,7 +231,7 @@ class Reader:
         if stored is None:
             return decode_content(self.artifacts.read(ref))
         try:
-            data = dbfile.unpack_content(size, stored)
+            data = sqlite_file.unpack_content(size, stored)
         except ValueError as error:
             raise CtxdError("corrupt", f"content {ref} does not match its hash: {error}") from error
         if blake3(data).hexdigest() != ref:
@@ -288,7 +288,7 @@ class Reader:
                 row.session,
                 row.principal,
                 row.vt,
-                tuple((version.id, version.valid_time) for version in journal.fold(row)),
+                tuple((version.id, version.valid_time) for version in journal.read_versions(row)),
             )
             for row in self._rows(after, limit)
         ]

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
-from ctxd.store import commit_index, journal, statedir, text_sources
+from ctxd.store import commit_index, component_text_index, journal, state_directory
 from ctxd.store.verify import Report, Step, verified
 
 _EXIT_NO_STATE: Final = 10
@@ -28,13 +28,19 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
-    state = statedir.hold(root)
+    state = state_directory.hold(root)
     try:
         report, folded = verified(root, step), 0
         if report.worst not in (None, "warning"):
             try:
                 folded = rebuild_tables(database, lambda done: step("folding", done))
-            except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, ValueError) as error:
+            except (
+                sqlite_file.DiskFull,
+                sqlite_file.DiskFailed,
+                sqlite_file.FileDamaged,
+                sqlite_file.SqlFailed,
+                ValueError,
+            ) as error:
                 raise StateDirError(f"{database} cannot be folded again: {error}", exit_code=_EXIT_DAMAGED) from error
             report = verified(root, step)
         return report, folded
@@ -45,17 +51,18 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
 def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
     """Fold the journal in ``database`` into its emptied tables; ``step`` reports the rows done.
 
-    Returns: the number of rows folded. Raises: ``dbfile``'s errors, ValueError for an unreadable row; nothing changes.
+    Returns: the number of rows folded. Raises: ``sqlite_file``'s errors, ValueError for an unreadable row; nothing
+    changes.
     """
-    with dbfile.faults():
-        connection = dbfile.open_writer(database)
+    with sqlite_file.faults():
+        connection = sqlite_file.open_writer(database)
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM knows").fetchall()
             connection.execute("DELETE FROM signature").fetchall()
             commit_index.clear(connection)
-            connection.execute(text_sources.TABLES).fetchall()
-            text_sources.clear(connection)
+            connection.execute(component_text_index.TABLES).fetchall()
+            component_text_index.clear(connection)
             versions = SqliteBackend(connection)
             versions.clear()
             done = 0
@@ -70,13 +77,13 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
             connection.close()
 
 
-def _put(connection: dbfile.Connection, versions: SqliteBackend, row: journal.Row) -> None:
+def _put(connection: sqlite_file.Connection, versions: SqliteBackend, row: journal.Row) -> None:
     body = journal.decode_body(row.body)
     put = journal.versions(body.puts, row.vt, row.seq, row.tx_time)
     versions.append(put, journal.places(body.puts, len(row.body)))
     commit_index.fill(connection, versions, put)
-    text_sources.fill(connection, versions, put)
+    component_text_index.fill(connection, versions, put)
     session = f"session:{row.session}"
     numbers = versions.number([*body.knows, session] if body.knows else ())
     pairs = [(numbers[id], numbers[session]) for id in body.knows]
-    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
+    sqlite_file.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)

@@ -12,11 +12,11 @@ from typing import Final, Literal
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.artifacts import fsck
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.chunking import cut
 from ctxd.artifacts.packs import PackRecord, records
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError, StateDirError
@@ -25,10 +25,10 @@ from ctxd.objects.commit_fields import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
-from ctxd.store import chain_snapshots, commit_index, damage_checks, journal, text_sources
+from ctxd.store import chain_snapshots, commit_index, component_text_index, damage_checks, journal
 from ctxd.store.head_witness import WitnessFile
 from ctxd.store.purge import KIND, is_unfinished
-from ctxd.store.statedir import SEARCH_INDEX
+from ctxd.store.state_directory import SEARCH_INDEX
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -141,17 +141,17 @@ def verify(root: Path) -> Iterator[Report]:
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
     report = Report()
     try:
-        with dbfile.faults():
-            dbfile.user_version(database)
-            connection = dbfile.open_reader(database)
+        with sqlite_file.faults():
+            sqlite_file.user_version(database)
+            connection = sqlite_file.open_reader(database)
             try:
                 connection.execute("BEGIN")
                 yield from _Verification(root, connection, report).run()
             finally:
                 connection.close()
-    except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.SqlFailed, ValueError, TypeError) as error:
+    except (sqlite_file.FileDamaged, sqlite_file.DiskFailed, sqlite_file.SqlFailed, ValueError, TypeError) as error:
         report.note("damage", f"{database} cannot be read: {error}")
-    except dbfile.DiskFull as error:
+    except sqlite_file.DiskFull as error:
         message = f"{root} cannot be verified now: {error}"
         raise StateDirError(message, exit_code=_EXIT_IO, remedy=error.hint) from error
     yield report
@@ -209,7 +209,7 @@ def _in_pack(path: Path, texts: Iterable[bytes], wanted: Iterable[bytes]) -> boo
 def _in_compressed_rows(database: Path, wanted: Iterable[bytes]) -> bool:
     """True if a compressed row of content or of the journal holds one of ``wanted``."""
     parts = tuple(wanted)
-    connection = dbfile.open_reader(database)
+    connection = sqlite_file.open_reader(database)
     try:
         texts = connection.execute("SELECT size, bytes FROM content WHERE length(bytes)<size")
         if any(part in data for size, stored in texts for data in (_unpacked(size, stored),) for part in parts):
@@ -242,7 +242,7 @@ class _PurgedMeanwhile(Exception):
 
 
 class _Verification:
-    def __init__(self, root: Path, connection: dbfile.Connection, report: Report) -> None:
+    def __init__(self, root: Path, connection: sqlite_file.Connection, report: Report) -> None:
         self._root = root
         self._connection = connection
         self._report = report
@@ -351,9 +351,9 @@ class _Verification:
     def _fold(self, row: journal.Row) -> None:
         try:
             body = journal.decode_body(row.body)
-            for version in journal.fold(row):
+            for version in journal.read_versions(row):
                 self._folded.add(version)
-                self._sources.update((source, version.id) for source in text_sources.sources_of(version))
+                self._sources.update((source, version.id) for source in component_text_index.sources_of(version))
         except (ValueError, TypeError) as error:
             self._report.note("damage", f"journal row {row.seq} cannot be read: {error}")
             return
@@ -435,7 +435,7 @@ class _Verification:
         if row is None:
             raise ValueError(f"content {ref.hex()} is missing")
         if row[1] is not None:
-            return decode_content(dbfile.unpack_content(*row))
+            return decode_content(sqlite_file.unpack_content(*row))
         try:
             return decode_content(self._artifacts.read(ref.hex()))
         except CtxdError as error:
@@ -445,7 +445,7 @@ class _Verification:
 
     def _purged_since(self, ref: bytes) -> bool:
         """True if the text ``ref`` of this snapshot is no longer in the database: a daemon purged it meanwhile."""
-        newer = dbfile.open_reader(self._root / "state.db")
+        newer = sqlite_file.open_reader(self._root / "state.db")
         try:
             return newer.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is None
         finally:
@@ -503,8 +503,8 @@ class _Verification:
         if other:
             self._report.note("damage", f"the index of commits has {count(other, 'commit')} as the store does not")
         # A state last used by an earlier version has no such index until the next start.
-        if text_sources.exists(self._connection):
-            self._sources.difference_update(text_sources.pairs(self._connection))
+        if component_text_index.exists(self._connection):
+            self._sources.difference_update(component_text_index.pairs(self._connection))
             if self._sources:
                 lacking = count(len(self._sources), "source")
                 self._report.note("damage", f"the index of component texts lacks {lacking}")
@@ -513,6 +513,6 @@ class _Verification:
 def _unpacked(size: int, stored: bytes) -> bytes:
     """The bytes of a row of ``content``; empty if it is damaged, which matches no hash."""
     try:
-        return dbfile.unpack_content(size, stored)
+        return sqlite_file.unpack_content(size, stored)
     except ValueError:
         return b""

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
 from ctxd_protocol.error_codes import ErrorCode
@@ -67,7 +67,7 @@ class Purged(msgspec.Struct, frozen=True):
 
 
 class PackedText(NamedTuple):
-    """An already encoded text: its BLAKE3, its size in bytes, and its ``dbfile.pack_content``."""
+    """An already encoded text: its BLAKE3, its size in bytes, and its ``sqlite_file.pack_content``."""
 
     hash: bytes
     size: int
@@ -239,7 +239,7 @@ class EncodedWrite:
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and rarely read one by one.
-                contents[ref] = (len(data), dbfile.pack_content(data) if document.type == "commit" else data)
+                contents[ref] = (len(data), sqlite_file.pack_content(data) if document.type == "commit" else data)
             elif (packed := write.packed.get(document.id)) is not None:
                 ref = packed.hash
                 contents[ref] = packed.size, packed.data

@@ -15,9 +15,9 @@ from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups, inside
-from ctxd.trackers.directories import Filesystems, Identity, moved_among, refusal, unanswered
+from ctxd.sources.hang_safe_lookups import Lookups, inside
 from ctxd.trackers.tracked_files import Hint
+from ctxd.trackers.watch_modes import Filesystems, Identity, moved_among, refusal, timeout_refusal
 from ctxd.trackers.watcher_interface import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 from ctxd.worker_threads import Lane
 
@@ -96,7 +96,7 @@ class InotifyWatcher:
                 return [refusal(error)] * len(directories)
             self._opened.set()
         paths = [inside(directory) for directory in directories]
-        return await self._lookups.each(paths, self._watch, lambda path: unanswered())
+        return await self._lookups.each(paths, self._watch, lambda path: timeout_refusal())
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""

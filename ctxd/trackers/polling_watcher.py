@@ -15,8 +15,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.sources.path_lookups import Lookups, inside
-from ctxd.trackers.directories import Filesystems, Identity, identity_at, refusal, unanswered
+from ctxd.sources.hang_safe_lookups import Lookups, inside
+from ctxd.trackers.watch_modes import Filesystems, Identity, identity_at, refusal, timeout_refusal
 from ctxd.trackers.watcher_interface import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
 
 INTERVAL_S: Final = 1.0
@@ -130,7 +130,7 @@ class PollingWatcher:
         def look(path: str) -> _Seen | WatchRefused:
             return self._first_look(os.path.dirname(path), names[path])
 
-        found = await self._lookups.each(list(names), look, lambda path: unanswered())
+        found = await self._lookups.each(list(names), look, lambda path: timeout_refusal())
         return dict(zip(dict.fromkeys(directories), found, strict=True))
 
     def _first_look(self, directory: str, names: Sequence[str]) -> _Seen | WatchRefused:

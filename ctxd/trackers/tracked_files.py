@@ -45,13 +45,13 @@ again after it was orphaned."""
 Mode = Literal["new", "watched", "polled", "away"]
 """How a directory is followed: not yet, by the system, by polling at intervals, or not at all."""
 
-Place = tuple[str, str]
+WatchedPlace = tuple[str, str]
 """A directory, and the name of an entry in it."""
 
 NOT_YET: Final = "not attached yet"
 DELETED: Final = "the file is deleted"
 OUT_OF_REACH: Final = "the file cannot be reached"
-UNANSWERED: Final = "its file system does not answer"
+TIMED_OUT: Final = "its file system does not answer"
 
 
 class TrackedFile:
@@ -69,7 +69,7 @@ class TrackedFile:
         self.path = path
         self.read_at = read_at
         self.sessions: dict[str, None] = {}
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[WatchedPlace, ...] = ()
         self.missing = ""
         self.answers = True
         self.linked = False
@@ -166,7 +166,7 @@ class TrackedFiles:
     # --- places ---
 
     def place(
-        self, key: str, places: Iterable[Place], *, linked: bool = False, now_ms: int = 0
+        self, key: str, places: Iterable[WatchedPlace], *, linked: bool = False, now_ms: int = 0
     ) -> tuple[list[str], list[str]]:
         """Set the ``places`` that show changes of ``key``; the first is its own name.
 
@@ -190,7 +190,7 @@ class TrackedFiles:
         self._settle(file, now_ms)
         return added, emptied
 
-    def _leave(self, key: str, place: Place) -> list[str]:
+    def _leave(self, key: str, place: WatchedPlace) -> list[str]:
         directory, name = place
         kept = self.directories[directory]
         keys = kept.names[name]
@@ -264,13 +264,13 @@ class TrackedFiles:
         """True if the filesystem of the file or its directory hangs. The file is checked once it no longer does."""
         file = self.files[key]
         own = self.directories.get(file.places[0][0]) if file.places else None
-        return not file.answers or (own is not None and own.mode == "away" and own.reason == UNANSWERED)
+        return not file.answers or (own is not None and own.mode == "away" and own.reason == TIMED_OUT)
 
     def _settle(self, file: TrackedFile, now_ms: int) -> None:
         """Recompute the state of ``file``."""
         own = self.directories.get(file.places[0][0]) if file.places else None
         followed = own is not None and own.mode in ("watched", "polled")
-        missing = file.missing if file.answers else UNANSWERED
+        missing = file.missing if file.answers else TIMED_OUT
         active = followed and not missing
         reason = NOT_YET if own is None else missing if followed and missing else own.reason
         if active != file.active:

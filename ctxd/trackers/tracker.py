@@ -17,10 +17,10 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
-from ctxd.trackers.directories import Hanging, WatchModes
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import Debouncer, TrackedFile, TrackedFiles
+from ctxd.trackers.watch_modes import HangLog, WatchModes
 from ctxd.trackers.watcher_interface import (
     Changed,
     Event,
@@ -187,7 +187,7 @@ class FileTrackers:
         self._hold_s = hold_s
         self._mounted: frozenset[str] = frozenset()
         self._lookups = lookups
-        self._hanging = Hanging(lookups, report)
+        self._hanging = HangLog(lookups, report)
         self._held: dict[str, float] = {}
         self._debouncer = Debouncer()
         self._fresh: dict[str, None] = {}
@@ -241,7 +241,7 @@ class FileTrackers:
         """The number of operating-system watches in use."""
         return self.watcher.watches
 
-    async def settled(self) -> None:
+    async def wait_until_attached(self) -> None:
         """Return once every file leased so far is attached, if that is possible. Cancel: safe."""
         while self._fresh or self._modes.emptied:
             await self._settled.wait()
@@ -437,7 +437,7 @@ class FileTrackers:
             else:
                 self.release(session)
         async with self._watching:
-            moved = await self._modes.moved()
+            moved = await self._modes.drop_moved_directories()
             self._take([WatchLost(directory, why) for directory, why in moved.items()])
             if astray := list(self.tracked.astray):
                 returned = await self._modes.watch(astray)

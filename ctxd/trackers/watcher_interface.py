@@ -97,7 +97,7 @@ class Watcher(Protocol):
         """Watch each of ``directories``. Returns: for each, `None` once later changes will be reported, or the refusal.
 
         A directory that is already watched, or given twice, is looked up again. A lookup on a filesystem that hangs
-        times out, see ``ctxd.sources.path_lookups``. Cancel: some may be watched by then.
+        times out, see ``ctxd.sources.hang_safe_lookups``. Cancel: some may be watched by then.
         """
 
     async def unwatch(self, directories: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from watchfiles import Change, awatch
 
 from ctxd.clock import Clock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups, inside
-from ctxd.trackers.directories import Identity, identity_at, moved_among, refusal, unanswered
+from ctxd.sources.hang_safe_lookups import Lookups, inside
 from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.watch_modes import Identity, identity_at, moved_among, refusal, timeout_refusal
 from ctxd.trackers.watcher_interface import (
     Changed,
     Deliver,
@@ -113,7 +113,7 @@ class NativeWatcher:
     async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
         """See ``Watcher.watch``. Until the notifier has restarted, polling finds the changes."""
         paths = [inside(directory) for directory in directories]
-        found = await self._lookups.each(paths, self._admit, lambda path: unanswered())
+        found = await self._lookups.each(paths, self._admit, lambda path: timeout_refusal())
         admitted = {each: one for each, one in zip(directories, found, strict=True) if isinstance(one, tuple)}
         if admitted.items() - self._identities.items():
             self._identities |= admitted

@@ -12,6 +12,7 @@ from ctxd.transcripts.records import (
     Entry,
     Line,
     Record,
+    as_text,
     attachment_of,
     damaged,
     milliseconds,
@@ -20,7 +21,6 @@ from ctxd.transcripts.records import (
     record_of,
     records_of,
     rest,
-    text_of,
     usage_of,
 )
 from ctxd_protocol import event_types as typed
@@ -137,7 +137,7 @@ class _Reader:
     def _queued(self, record: Record) -> list[typed.Event]:
         """Read a message that arrived while the model worked, from a person or from the harness."""
         attachment = record_of(record.get("attachment"))
-        origin = text_of(record_of(attachment.get("origin")).get("kind"))
+        origin = as_text(record_of(attachment.get("origin")).get("kind"))
         is_persons = origin in ("", "human") and attachment.get("commandMode") != "task-notification"
         is_meta = bool(attachment.get("isMeta")) or not is_persons
         meta = {**(rest(record, *_ENVELOPE) or {}), "attachment": rest(attachment, "prompt")}
@@ -157,7 +157,7 @@ class _Reader:
                 case {"type": "tool_result"}:
                     events.append(_result(block, place, meta if not events else None))
                 case {"type": "text"}:
-                    texts.append(text_of(block.get("text")))
+                    texts.append(as_text(block.get("text")))
                 case {"type": "image" | "document"}:
                     attachments += _attachments(block)
                 case str():
@@ -194,27 +194,27 @@ class _Reader:
         return typed.PromptEvent(text=text, attachments=attachments, meta=meta, **place)
 
     def _system(self, record: Record) -> typed.Event:
-        kind, place = text_of(record.get("subtype")) or "system", _place(record)
+        kind, place = as_text(record.get("subtype")) or "system", _place(record)
         meta = rest(record, *_ENVELOPE, "content", "subtype")
         if kind != "compact_boundary":
-            return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+            return typed.SystemEvent(text=as_text(record.get("content")), kind=kind, meta=meta, **place)
         found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
         tokens = found.get("preTokens", found.get("pre_tokens"))
         self._tokens_before, self._kept_from = number_of(tokens), next(iter(preserved(found)), None)
         if "uuid" in record and "sessionId" in record:
             # In a session file the summary is the next user record.
-            return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+            return typed.SystemEvent(text=as_text(record.get("content")), kind=kind, meta=meta, **place)
         return typed.CompactionEvent(tokens_before=self._tokens_before, meta=meta, **place)
 
 
 def _response(record: Record) -> list[typed.Event]:
     message, place = record_of(record.get("message")), _place(record)
-    place["message"] = text_of(message.get("id")) or place["message"]
+    place["message"] = as_text(message.get("id")) or place["message"]
     beside = rest(record, *_ENVELOPE) or {}
     if unread := rest(message, *_MESSAGE):
         beside["message"] = unread
     billed: dict[str, Any] = {
-        "model": text_of(message.get("model")) or None,
+        "model": as_text(message.get("model")) or None,
         "usage": usage_of(
             message.get("usage"),
             input="input_tokens",
@@ -223,7 +223,7 @@ def _response(record: Record) -> list[typed.Event]:
             cache_write="cache_creation_input_tokens",
         ),
     }
-    stop = text_of(message.get("stop_reason")) or None
+    stop = as_text(message.get("stop_reason")) or None
     content = message.get("content")
     if _is_api_error(record):
         return [_api_error(content, rest(message, "id", "role", "type", "content"), {**place, "meta": beside})]
@@ -244,7 +244,7 @@ def _is_api_error(record: Record) -> bool:
 
 
 def _api_error(content: object, message: dict[str, Any] | None, common: dict[str, Any]) -> typed.SystemEvent:
-    texts = [content] if isinstance(content, str) else [text_of(block.get("text")) for block in records_of(content)]
+    texts = [content] if isinstance(content, str) else [as_text(block.get("text")) for block in records_of(content)]
     if message is not None:
         common["meta"] = {**common["meta"], "message": message}
     return typed.SystemEvent(text="\n".join(filter(None, texts)), kind="api_error", **common)
@@ -258,12 +258,12 @@ def _block(
 ) -> typed.Event:
     match block:
         case {"type": "text"}:
-            return typed.ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
+            return typed.ResponseEvent(text=as_text(block.get("text")), stop_reason=stop, **billed, **common)
         case {"type": "thinking"}:
-            signature = text_of(block.get("signature")) or None
-            return typed.ThinkingEvent(text=text_of(block.get("thinking")), signature=signature, **billed, **common)
+            signature = as_text(block.get("signature")) or None
+            return typed.ThinkingEvent(text=as_text(block.get("thinking")), signature=signature, **billed, **common)
         case {"type": "redacted_thinking"}:
-            return typed.ThinkingEvent(encrypted=text_of(block.get("data")), **billed, **common)
+            return typed.ThinkingEvent(encrypted=as_text(block.get("data")), **billed, **common)
         case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "id": str(call), "name": str(tool)}:
             if block["type"] == "server_tool_use":
                 common = {**common, "meta": {**(common.get("meta") or {}), "server_tool": True}}
@@ -285,7 +285,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
     for item in [content] if isinstance(content, dict) else records_of(content):
         match item.get("type"):
             case "text":
-                texts.append(text_of(item.get("text")))
+                texts.append(as_text(item.get("text")))
             case "image" | "document":
                 attachments += _attachments(item)
             case _:
@@ -297,7 +297,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
     if (kind := block.get("type")) != "tool_result":
         beside["server_tool"] = kind
     return typed.ToolResultEvent(
-        call=text_of(block.get("tool_use_id")) or None,
+        call=as_text(block.get("tool_use_id")) or None,
         text="\n".join(texts),
         attachments=tuple(attachments),
         is_error=bool(block.get("is_error")) or any("error_code" in item for item in unread),
@@ -310,13 +310,13 @@ def _found(item: Record) -> list[str]:
     """Return the texts of one result of a tool that the provider ran."""
     match item:
         case {"type": "web_search_result"}:
-            return [": ".join(filter(None, (text_of(item.get("title")), text_of(item.get("url")))))]
+            return [": ".join(filter(None, (as_text(item.get("title")), as_text(item.get("url")))))]
         case {"type": "web_fetch_result"}:
             files = _attachments(record_of(item.get("content")))
             texts = [(file.data or b"").decode("utf-8", "replace") for file in files if file.media_type == _PLAIN]
-            return [text_of(item.get("url")), *texts]
+            return [as_text(item.get("url")), *texts]
         case {"stdout": str(out)}:
-            return [out, text_of(item.get("stderr"))]
+            return [out, as_text(item.get("stderr"))]
         case {"error_code": str(code)}:
             return [code]
         case _:
@@ -325,24 +325,24 @@ def _found(item: Record) -> list[str]:
 
 def _attachments(block: Record) -> list[typed.Attachment]:
     """Return the image or the document of a block; for a document that consists of blocks, its text and its images."""
-    source, name = record_of(block.get("source")), text_of(block.get("title")) or None
+    source, name = record_of(block.get("source")), as_text(block.get("title")) or None
     is_image = block.get("type") == "image"
-    media_type = text_of(source.get("media_type")) or ("image/*" if is_image else "application/octet-stream")
+    media_type = as_text(source.get("media_type")) or ("image/*" if is_image else "application/octet-stream")
     match source.get("type"):
         case "url":
             # Documents with a URL are PDFs.
-            named = text_of(source.get("media_type")) or ("image/*" if is_image else "application/pdf")
-            return [typed.Attachment(media_type=named, name=name, url=text_of(source.get("url")) or None)]
+            named = as_text(source.get("media_type")) or ("image/*" if is_image else "application/pdf")
+            return [typed.Attachment(media_type=named, name=name, url=as_text(source.get("url")) or None)]
         case "text":
-            return [typed.Attachment(media_type=_PLAIN, name=name, data=text_of(source.get("data")).encode())]
+            return [typed.Attachment(media_type=_PLAIN, name=name, data=as_text(source.get("data")).encode())]
         case "content":
             parts = source.get("content")
-            texts = [parts] if isinstance(parts, str) else [text_of(part.get("text")) for part in records_of(parts)]
+            texts = [parts] if isinstance(parts, str) else [as_text(part.get("text")) for part in records_of(parts)]
             text = "\n".join(filter(None, texts)).encode()
             images = [each for part in records_of(parts) if part.get("type") == "image" for each in _attachments(part)]
             return [typed.Attachment(media_type=_PLAIN, name=name, data=text), *images]
         case "file":
-            return [typed.Attachment(media_type=media_type, name=name or text_of(source.get("file_id")) or None)]
+            return [typed.Attachment(media_type=media_type, name=name or as_text(source.get("file_id")) or None)]
         case _:
             found = attachment_of(media_type, source.get("data"), name)
             # Removed data may have been replaced by a note.
@@ -352,13 +352,13 @@ def _attachments(block: Record) -> list[typed.Attachment]:
 
 def _place(record: Record) -> dict[str, Any]:
     """Return the fields that every event has. In headless output, the id of a sub-agent is the call that started it."""
-    sidechain = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
+    sidechain = as_text(record.get("agentId")) or as_text(record.get("parent_tool_use_id"))
     if record.get("isSidechain") is False:
         # Records of the conversation may name a sub-agent, such as the one whose result they have.
         sidechain = ""
     return {
-        "id": text_of(record.get("uuid")) or None,
-        "parent": text_of(record.get("parentUuid")) or None,
+        "id": as_text(record.get("uuid")) or None,
+        "parent": as_text(record.get("parentUuid")) or None,
         "message": None,
         "at": milliseconds(record.get("timestamp")),
         "sidechain": sidechain or ("sidechain" if record.get("isSidechain") else None),
@@ -366,4 +366,4 @@ def _place(record: Record) -> dict[str, Any]:
 
 
 def _kind(block: object) -> str:
-    return text_of(record_of(block).get("type")) or "untyped"
+    return as_text(record_of(block).get("type")) or "untyped"

@@ -13,6 +13,7 @@ from ctxd.transcripts.records import (
     Entry,
     Line,
     Record,
+    as_text,
     attachment_of,
     damaged,
     milliseconds,
@@ -20,7 +21,6 @@ from ctxd.transcripts.records import (
     record_of,
     records_of,
     rest,
-    text_of,
     usage_of,
 )
 from ctxd_protocol import event_types as typed
@@ -102,29 +102,29 @@ class _Rollout:
                 self._counts.is_whole = True
                 instructions = record_of(payload.get("base_instructions")).get("text", payload.get("instructions"))
                 meta = rest(payload, "base_instructions", "instructions")
-                return [typed.SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
+                return [typed.SystemEvent(text=as_text(instructions), kind="session_meta", at=at, meta=meta)]
             case "turn_context":
-                self._model = text_of(payload.get("model")) or self._model
+                self._model = as_text(payload.get("model")) or self._model
                 return [typed.OpaqueEvent(kind="turn_context", data=payload, at=at)]
             case "compacted":
                 return [
-                    typed.CompactionEvent(summary=text_of(payload.get("message")), at=at, meta=rest(payload, "message"))
+                    typed.CompactionEvent(summary=as_text(payload.get("message")), at=at, meta=rest(payload, "message"))
                 ]
             case "event_msg":
                 return [self._message(payload, at)]
             case str(kind) if kind in BARE_ITEMS:
                 return [self._item(record, at)]
             case kind:
-                return [opaque(text_of(kind) or "untyped", record, at=at)]
+                return [opaque(as_text(kind) or "untyped", record, at=at)]
 
     def _message(self, payload: Record, at: int | None) -> typed.OpaqueEvent:
-        kind = text_of(payload.get("type"))
+        kind = as_text(payload.get("type"))
         usage = self._counts.billed(payload) if kind == "token_count" else None
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
 
     def _item(self, item: Record, at: int | None) -> typed.Event:
-        common: dict[str, Any] = {"id": text_of(item.get("id")) or None, "at": at, "meta": rest(item, *_ITEM_FIELDS)}
-        call = text_of(item.get("call_id")) or text_of(item.get("id"))
+        common: dict[str, Any] = {"id": as_text(item.get("id")) or None, "at": at, "meta": rest(item, *_ITEM_FIELDS)}
+        call = as_text(item.get("call_id")) or as_text(item.get("id"))
         match item.get("type"):
             case "message":
                 return self._said(item, common)
@@ -132,10 +132,10 @@ class _Rollout:
                 return self._thinking(item, common)
             case "function_call":
                 args = _arguments(item.get("arguments"))
-                tool = text_of(item.get("name"))
+                tool = as_text(item.get("name"))
                 return typed.ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
             case "custom_tool_call":
-                tool = text_of(item.get("name"))
+                tool = as_text(item.get("name"))
                 return typed.ToolCallEvent(call=call, tool=tool, args=item.get("input"), model=self._model, **common)
             case "local_shell_call" | "web_search_call" | "tool_search_call" | "image_generation_call" as kind:
                 common["meta"] = rest(item, "type", "id", "call_id", "action", "arguments")
@@ -145,7 +145,7 @@ class _Rollout:
             case str(kind) if kind.endswith("_output"):
                 return _output(item, call, common)
             case kind:
-                return typed.OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(item), id=common["id"], at=at)
+                return typed.OpaqueEvent(kind=as_text(kind) or "untyped", data=dict(item), id=common["id"], at=at)
 
     def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
         text, attachments = content_of(item.get("content"))
@@ -157,13 +157,13 @@ class _Rollout:
             case "assistant":
                 return typed.ResponseEvent(text=text, attachments=attachments, model=self._model, **common)
             case role:
-                return typed.SystemEvent(text=text, kind=text_of(role) or None, **common)
+                return typed.SystemEvent(text=text, kind=as_text(role) or None, **common)
 
     def _thinking(self, item: Record, common: dict[str, Any]) -> typed.ThinkingEvent:
         common["meta"] = rest(item, "type", "id", "summary", "content", "encrypted_content")
         parts = [*records_of(item.get("summary")), *records_of(item.get("content"))]
-        text = "\n\n".join(text_of(part.get("text")) for part in parts)
-        encrypted = text_of(item.get("encrypted_content")) or None
+        text = "\n\n".join(as_text(part.get("text")) for part in parts)
+        encrypted = as_text(item.get("encrypted_content")) or None
         return typed.ThinkingEvent(text=text, encrypted=encrypted, model=self._model, **common)
 
 
@@ -186,9 +186,9 @@ def content_of(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
     for part in records_of(content):
         if "image_url" in part or "file_data" in part:
             source = part.get("image_url") or part.get("file_data")
-            attachments.append(attachment_of("image/*", source, text_of(part.get("filename")) or None))
+            attachments.append(attachment_of("image/*", source, as_text(part.get("filename")) or None))
         else:
-            texts.append(text_of(part.get("text")))
+            texts.append(as_text(part.get("text")))
     return "\n".join(texts), tuple(attachments)
 
 

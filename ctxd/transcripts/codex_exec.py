@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ctxd.transcripts.codex import TokenCounts, content_of, usage_in
-from ctxd.transcripts.records import Entry, Line, Record, damaged, opaque, record_of, rest, text_of
+from ctxd.transcripts.records import Entry, Line, Record, as_text, damaged, opaque, record_of, rest
 from ctxd_protocol import event_types as typed
 
 _SAID: Final = ("type", "text", "message")
@@ -27,50 +27,50 @@ def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
 
 
 def _exec_events(record: Record) -> list[typed.Event]:
-    kind = text_of(record.get("type")) or "untyped"
+    kind = as_text(record.get("type")) or "untyped"
     match kind:
         case "untyped" if isinstance(record.get("prompt"), str):
-            return [typed.PromptEvent(text=text_of(record["prompt"]), meta=rest(record, "prompt"))]
+            return [typed.PromptEvent(text=as_text(record["prompt"]), meta=rest(record, "prompt"))]
         case "item.completed":
             return _completed(record_of(record.get("item")))
         case "turn.completed":
             return [opaque(kind, record, usage=usage_in(record.get("usage")))]
         case "turn.failed" | "error":
             message = record_of(record.get("error")).get("message", record.get("message"))
-            return [typed.SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
+            return [typed.SystemEvent(text=as_text(message), kind=kind, meta=rest(record, "type", "message"))]
         case _:
             return [opaque(kind, record)]
 
 
 def _completed(item: Record) -> list[typed.Event]:
-    id = text_of(item.get("id")) or None
+    id = as_text(item.get("id")) or None
     failed = item.get("status") == "failed" or item.get("exit_code") not in (0, None)
     if "item_type" in item:
         item = {"type": item["item_type"], **(rest(item, "item_type") or {})}
     match item.get("type"):
         case "agent_message" | "assistant_message":
-            return [typed.ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+            return [typed.ResponseEvent(id=id, text=as_text(item.get("text")), meta=rest(item, "id", "type", "text"))]
         case "reasoning":
-            return [typed.ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+            return [typed.ThinkingEvent(id=id, text=as_text(item.get("text")), meta=rest(item, "id", "type", "text"))]
         case "error":
             return [
-                typed.SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))
+                typed.SystemEvent(id=id, text=as_text(item.get("message")), kind="error", meta=rest(item, "id", "type"))
             ]
         case "command_execution":
             args = {"command": item.get("command")}
-            output = text_of(item.get("aggregated_output", item.get("output")))
+            output = as_text(item.get("aggregated_output", item.get("output")))
             return _ran(item, id, "command_execution", args, output, failed)
         case "file_change":
             return _ran(item, id, "file_change", {"changes": item.get("changes")}, "", failed)
         case "mcp_tool_call":
             text, attachments = content_of(record_of(item.get("result")).get("content"))
-            text = text or text_of(record_of(item.get("error")).get("message"))
-            tool = f"{text_of(item.get('server'))}.{text_of(item.get('tool'))}"
+            text = text or as_text(record_of(item.get("error")).get("message"))
+            tool = f"{as_text(item.get('server'))}.{as_text(item.get('tool'))}"
             return _ran(item, id, tool, item.get("arguments"), text, failed or bool(item.get("error")), attachments)
         case "web_search":
             return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
         case kind:
-            return [typed.OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
+            return [typed.OpaqueEvent(id=id, kind=as_text(kind) or "untyped", data=dict(item))]
 
 
 def _ran(
@@ -92,21 +92,21 @@ def _ran(
 
 
 def _message(message: Record, counts: TokenCounts) -> list[typed.Event]:
-    kind = text_of(message.get("type")) or "untyped"
-    call = text_of(message.get("call_id"))
+    kind = as_text(message.get("type")) or "untyped"
+    call = as_text(message.get("call_id"))
     match kind:
         case "agent_message":
-            return [typed.ResponseEvent(text=text_of(message.get("message")), meta=rest(message, *_SAID))]
+            return [typed.ResponseEvent(text=as_text(message.get("message")), meta=rest(message, *_SAID))]
         case "agent_reasoning":
-            return [typed.ThinkingEvent(text=text_of(message.get("text")), meta=rest(message, *_SAID))]
+            return [typed.ThinkingEvent(text=as_text(message.get("text")), meta=rest(message, *_SAID))]
         case "error":
-            return [typed.SystemEvent(text=text_of(message.get("message")), kind=kind, meta=rest(message, *_SAID))]
+            return [typed.SystemEvent(text=as_text(message.get("message")), kind=kind, meta=rest(message, *_SAID))]
         case "exec_command_begin" | "patch_apply_begin":
             args = rest(message, "type", "call_id", "parsed_cmd")
             return [typed.ToolCallEvent(call=call, tool=kind.removesuffix("_begin"), args=args)]
         case "mcp_tool_call_begin":
             asked = record_of(message.get("invocation"))
-            tool = f"{text_of(asked.get('server'))}.{text_of(asked.get('tool'))}"
+            tool = f"{as_text(asked.get('server'))}.{as_text(asked.get('tool'))}"
             return [typed.ToolCallEvent(call=call, tool=tool, args=asked.get("arguments"))]
         case "web_search_end":
             return [typed.ToolCallEvent(call=call, tool="web_search", args={"query": message.get("query")})]
@@ -122,10 +122,10 @@ def _message(message: Record, counts: TokenCounts) -> list[typed.Event]:
 
 def _output(message: Record, call: str) -> typed.ToolResultEvent:
     used = next((name for name in ("formatted_output", "aggregated_output", "stdout") if message.get(name)), "stdout")
-    text = text_of(message.get(used))
+    text = as_text(message.get(used))
     if used == "stdout" and not text:
         used = "stderr"
-        text = text_of(message.get(used))
+        text = as_text(message.get(used))
     return typed.ToolResultEvent(
         call=call,
         text=text,
@@ -138,7 +138,7 @@ def _mcp_output(message: Record, call: str) -> typed.ToolResultEvent:
     result = record_of(message.get("result"))
     if "Ok" not in result:
         meta = rest(message, "type", "call_id", "invocation")
-        return typed.ToolResultEvent(call=call, text=text_of(result.get("Err")), is_error=True, meta=meta)
+        return typed.ToolResultEvent(call=call, text=as_text(result.get("Err")), is_error=True, meta=meta)
     done = record_of(result["Ok"])
     text, attachments = content_of(done.get("content"))
     return typed.ToolResultEvent(

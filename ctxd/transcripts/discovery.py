@@ -13,6 +13,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
+from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
     StoredSession,
@@ -21,8 +22,7 @@ from ctxd.transcripts.opencode_storage import (
     has_known_tables,
     stored_sessions,
 )
-from ctxd.transcripts.readers import Format, format_of
-from ctxd.transcripts.records import Record, decoded, number_of, record_of, records_of, text_of
+from ctxd.transcripts.records import Record, as_text, decoded, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd_protocol.ids import captured_session_id
 
@@ -200,7 +200,7 @@ def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
     return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
 
 
-def can_go_on(source: Transcript, size: int, tail: bytes) -> bool:
+def can_continue(source: Transcript, size: int, tail: bytes) -> bool:
     """Return True if reading can continue after the first ``size`` bytes, which were read before and ended with
     ``tail``. Always False for compressed files, and for sources other than files of JSON lines."""
     if source.stored is not None or source.file.suffix == ".zst" or not size:
@@ -324,7 +324,7 @@ def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Tra
 
 def _export(path: Path, info: Record) -> Transcript:
     stored = StoredSession(
-        text_of(info.get("id")), text_of(info.get("parentID")), text_of(info.get("directory")), "",
+        as_text(info.get("id")), as_text(info.get("parentID")), as_text(info.get("directory")), "",
         lambda: export_records(record_of(_document(path))),
     )  # fmt: skip
     return _stored(path, stored)._replace(path=str(path))
@@ -367,7 +367,8 @@ def _of_records(harness: HarnessCommand, known: Transcript, records: list[Record
         case _:
             names = ("session_id", "thread_id", "sessionID", "id")
             native = next(
-                (text_of(each.get(name)) for each in records for name in names if text_of(each.get(name))), ""
+                (as_text(each.get(name)) for each in records for name in names if as_text(each.get(name))),
+                "",
             )
             id = _session(harness, native, known.file)
             return known._replace(session=id, native=native, root=id)
@@ -377,18 +378,18 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     """Return the source of a session file. Its session is in the file name, else in the last record: a copied beginning
     has that of another session."""
     path = known.file
-    agent = next((text_of(each.get("agentId")) for each in records if text_of(each.get("agentId"))), "")
+    agent = next((as_text(each.get("agentId")) for each in records if as_text(each.get("agentId"))), "")
     is_agent = path.stem.startswith("agent-") or all(each.get("isSidechain") for each in records if "uuid" in each)
     native = path.stem if _is_uuid(path.stem) else _last_session(path)
     if is_agent:
         if path.parent.name == "subagents" and _is_uuid(path.parent.parent.name):
             native = path.parent.parent.name
         agent = agent or path.stem.removeprefix("agent-")
-    root = next((text_of(each.get("uuid")) for each in records if each.get("uuid")), "")
-    workdir = next((text_of(each.get("cwd")) for each in records if text_of(each.get("cwd"))), "")
-    first = next((text_of(each.get("sessionId")) for each in records if text_of(each.get("sessionId"))), "")
+    root = next((as_text(each.get("uuid")) for each in records if each.get("uuid")), "")
+    workdir = next((as_text(each.get("cwd")) for each in records if as_text(each.get("cwd"))), "")
+    first = next((as_text(each.get("sessionId")) for each in records if as_text(each.get("sessionId"))), "")
     forked = next((record_of(each["forkedFrom"]) for each in records if "forkedFrom" in each), None)
-    origin = text_of((forked or {}).get("sessionId")) or first
+    origin = as_text((forked or {}).get("sessionId")) or first
     is_copy = forked is not None or first not in ("", native)
     return known._replace(
         session=_session("claude", native or first, path),
@@ -407,7 +408,7 @@ def _last_session(path: Path) -> str:
         lines = file.read().split(b"\n")
     for line in reversed(lines):
         try:
-            found = text_of(record_of(decoded(line)).get("sessionId"))
+            found = as_text(record_of(decoded(line)).get("sessionId"))
         except ValueError:
             continue
         if found:
@@ -426,20 +427,20 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     source = record_of(record_of(meta.get("source")).get("subagent"))
     if isinstance(kind := record_of(meta.get("source")).get("subagent"), str):
         source = {"other": kind}
-    internal = text_of(record_of(meta.get("source")).get("internal"))
-    hidden = _HIDDEN & {text_of(source.get("other")), internal, *source}
-    native = text_of(meta.get("id")) or text_of(meta.get("session_id"))
+    internal = as_text(record_of(meta.get("source")).get("internal"))
+    hidden = _HIDDEN & {as_text(source.get("other")), internal, *source}
+    native = as_text(meta.get("id")) or as_text(meta.get("session_id"))
     id = _session("codex", native, path)
     base = record_of(meta.get("history_base"))
-    spawner = text_of(record_of(source.get("thread_spawn")).get("parent_thread_id"))
-    parent = text_of(base.get("thread_id")) or text_of(meta.get("forked_from_id")) or spawner
-    parent = parent or text_of(meta.get("parent_thread_id"))
-    if not parent and len(metas) > 1 and text_of(metas[1].get("id")) not in ("", native):
-        parent = text_of(metas[1].get("id"))
+    spawner = as_text(record_of(source.get("thread_spawn")).get("parent_thread_id"))
+    parent = as_text(base.get("thread_id")) or as_text(meta.get("forked_from_id")) or spawner
+    parent = parent or as_text(meta.get("parent_thread_id"))
+    if not parent and len(metas) > 1 and as_text(metas[1].get("id")) not in ("", native):
+        parent = as_text(metas[1].get("id"))
     return known._replace(
         session=id,
         native=native,
-        workdir=text_of(meta.get("cwd")),
+        workdir=as_text(meta.get("cwd")),
         # A fork shares the root of its origin, even if it is imported first.
         root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",
@@ -453,18 +454,18 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
 
 def _pi(known: Transcript, records: list[Record]) -> Transcript:
     header = next((each for each in records if each.get("type") == "session"), {})
-    entries = (each for each in records if each.get("type") != "session" and text_of(each.get("id")))
+    entries = (each for each in records if each.get("type") != "session" and as_text(each.get("id")))
     root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
     # The file name also ends with the id, which helps if the header is damaged.
     named = known.file.stem.rpartition("_")[2]
-    native = text_of(header.get("id")) or (named if _is_uuid(named) else "")
+    native = as_text(header.get("id")) or (named if _is_uuid(named) else "")
     id = _session("pi", native, known.file)
     # ``parentSession`` is the path of the file that this one was copied from; its name ends with the session's id.
-    origin = PurePath(text_of(header.get("parentSession"))).stem.rpartition("_")[2]
+    origin = PurePath(as_text(header.get("parentSession"))).stem.rpartition("_")[2]
     return known._replace(
         session=id,
         native=native,
-        workdir=text_of(header.get("cwd")),
+        workdir=as_text(header.get("cwd")),
         root=root,
         is_copy=bool(header.get("parentSession")),
         origin=_session("pi", origin, known.file) if origin not in ("", native) else "",

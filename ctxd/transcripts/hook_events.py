@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
-from ctxd.transcripts.records import Entry, Line, Record, args_object, decoded, record_of, records_of, text_of
+from ctxd.transcripts.records import Entry, Line, Record, args_object, as_text, decoded, record_of, records_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus
@@ -63,7 +63,7 @@ class HookedCall(NamedTuple):
     @property
     def display(self) -> str | None:
         """The beginning of the command, path or other argument that describes the call; None without one."""
-        named = next((text for name in _NAMING if (text := text_of(self.args.get(name)).strip())), "")
+        named = next((text for name in _NAMING if (text := as_text(self.args.get(name)).strip())), "")
         return " ".join(named[:_DISPLAY_CHARS_MAX].split()) or None
 
 
@@ -111,11 +111,11 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
     record = decoded(text.encode("utf-8", "replace"))
     if not isinstance(record, dict):
         raise ValueError("the input of a hook is a JSON object")
-    native, event = text_of(record.get("session_id")), text_of(record.get("hook_event_name"))
+    native, event = as_text(record.get("session_id")), as_text(record.get("hook_event_name"))
     if not native or not event:
         missing = "hook_event_name" if native else "session_id"
         raise ValueError(f"the input of a hook has a text {missing}, this one has none")
-    cwd = text_of(record.get("cwd"))
+    cwd = as_text(record.get("cwd"))
     found = HookInput(
         captured_session_id(harness, native),
         native,
@@ -123,7 +123,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         event,
         permissions={name: record[name] for name in _GRANTS if isinstance(record.get(name), str) and record[name]},
     )
-    place: dict[str, Any] = {"at": at, "sidechain": text_of(record.get("agent_id")) or None}
+    place: dict[str, Any] = {"at": at, "sidechain": as_text(record.get("agent_id")) or None}
     match event:
         case "PreToolUse":
             return _with_texts(harness, _start(found, record, place), record, place)
@@ -138,7 +138,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         case _ if event in _UNRECORDED:
             return found
         case _ if event in _STATED:
-            stated = text_of(record.get(_STATED[event]))
+            stated = as_text(record.get(_STATED[event]))
             notice = typed.SystemEvent(text=stated, kind=_kind(event), meta=_rest(record), **place)
             return found._replace(events=(notice,))
         case _:
@@ -146,7 +146,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
 
 
 def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    text, id = text_of(record.get("prompt")), _turn(record)
+    text, id = as_text(record.get("prompt")), _turn(record)
     if not text:
         return found._replace(events=(typed.SystemEvent(kind="empty_prompt", meta=_rest(record), **place),))
     prompt: typed.Event = typed.PromptEvent(
@@ -186,7 +186,7 @@ def _lines_of(harness: Harness, record: Record, place: dict[str, Any]) -> Iterat
     """Yield the events of the transcript lines that ``ctx-hook`` added to the input."""
     lines, read = record.get("transcript_lines"), _READERS.get(harness)
     if read is not None and isinstance(lines, list) and place["sidechain"] is None:
-        found = (Line(number, record_of(_json_of(text_of(line)))) for number, line in enumerate(lines))
+        found = (Line(number, record_of(_json_of(as_text(line)))) for number, line in enumerate(lines))
         yield from (entry.event for entry in read(found))
 
 
@@ -219,21 +219,21 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
 
 def _call_id(record: Record) -> str | None:
     """Return the id of the tool call; an id that ctxd does not accept is replaced by its hash."""
-    call = text_of(record.get("tool_use_id"))
+    call = as_text(record.get("tool_use_id"))
     return call if re.fullmatch(TOOLCALL_ID_PATTERN, call) else f"call-{_digest(call)}" if call else None
 
 
 def _tool_name(record: Record) -> str:
-    return text_of(record.get("tool_name"))[:128] or "unnamed"
+    return as_text(record.get("tool_name"))[:128] or "unnamed"
 
 
 def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    text = text_of(record.get("last_assistant_message"))
+    text = as_text(record.get("last_assistant_message"))
     meta = _rest(record, "last_assistant_message", "prompt_id", "turn_id", "model")
     if not text:
         return found._replace(events=(typed.SystemEvent(kind=_kind(found.event), meta=meta, **place),))
     turn = _turn(record)
-    event = typed.ResponseEvent(text=text, model=text_of(record.get("model")) or None, parent=turn, meta=meta, **place)
+    event = typed.ResponseEvent(text=text, model=as_text(record.get("model")) or None, parent=turn, meta=meta, **place)
     # A turn that a hook continues has several responses.
     key = (
         None if turn is None else native_op_id(found.session, "response", turn, place["sidechain"] or "", _digest(text))
@@ -242,11 +242,11 @@ def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookIn
 
 
 def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    summary, meta = text_of(record.get("compact_summary")), _rest(record, "compact_summary")
+    summary, meta = as_text(record.get("compact_summary")), _rest(record, "compact_summary")
     if not summary:
         # codex does not report its summary: a compaction without one would leave the window empty.
         return found._replace(events=(typed.SystemEvent(kind="post_compact", meta=meta, **place),))
-    kept, before = text_of(record.get("kept_from")) or None, record.get("tokens_before")
+    kept, before = as_text(record.get("kept_from")) or None, record.get("tokens_before")
     tokens = before if isinstance(before, int) and not isinstance(before, bool) and before >= 0 else None
     event = typed.CompactionEvent(summary=summary, kept_from=kept, tokens_before=tokens, meta=meta, **place)
     return found._replace(events=(event,))
@@ -260,11 +260,11 @@ def output_text(response: object) -> str:
         case str():
             return response
         case {"stdout": str(out)}:
-            return "\n".join(part for part in (out, text_of(record_of(response).get("stderr"))) if part)
+            return "\n".join(part for part in (out, as_text(record_of(response).get("stderr"))) if part)
         case {"file": {"content": str(content)}}:
             return content
         case {"content": [*blocks]} | [*blocks] if blocks and all(_is_text(block) for block in blocks):
-            return "\n".join(text_of(block.get("text")) for block in records_of(blocks))
+            return "\n".join(as_text(block.get("text")) for block in records_of(blocks))
         case _:
             return msgspec.json.encode(response).decode()
 
@@ -305,7 +305,7 @@ def _is_text(block: object) -> bool:
 
 
 def _turn(record: Record) -> str | None:
-    return text_of(record.get("prompt_id")) or text_of(record.get("turn_id")) or None
+    return as_text(record.get("prompt_id")) or as_text(record.get("turn_id")) or None
 
 
 def _rest(record: Record, *used: str) -> dict[str, Any] | None:

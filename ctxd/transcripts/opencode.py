@@ -10,6 +10,7 @@ from ctxd.transcripts.records import (
     Entry,
     Line,
     Record,
+    as_text,
     attachment_of,
     damaged,
     milliseconds,
@@ -18,7 +19,6 @@ from ctxd.transcripts.records import (
     record_of,
     records_of,
     rest,
-    text_of,
     usage_of,
 )
 from ctxd_protocol import event_types as typed
@@ -64,11 +64,11 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
         part = record_of(line.record.get("part"))
         place: dict[str, Any] = {
             "at": milliseconds(line.record.get("timestamp")),
-            "message": text_of(part.get("messageID")) or None,
+            "message": as_text(part.get("messageID")) or None,
         }
         match line.record.get("type"):
             case "error":
-                text = text_of(record_of(record_of(line.record.get("error")).get("data")).get("message"))
+                text = as_text(record_of(record_of(line.record.get("error")).get("data")).get("message"))
                 events: list[typed.Event] = [
                     typed.SystemEvent(text=text, kind="error", meta=rest(line.record, "type"), **place)
                 ]
@@ -76,21 +76,21 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
                 usage = _usage(part.get("tokens")) if part.get("type") == "step-finish" else None
                 events = _part_events(part, {"role": "assistant"}, place, {"model": None, "usage": usage})
             case kind:
-                events = [opaque(text_of(kind) or "untyped", line.record, **place)]
+                events = [opaque(as_text(kind) or "untyped", line.record, **place)]
         yield from (Entry(line.number, event) for event in events)
 
 
 def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
     """Return the events of one message of the first generation: ``info`` is its data, ``parts`` its parts in order."""
-    id = text_of(info.get("id")) or None
+    id = as_text(info.get("id")) or None
     place: dict[str, Any] = {
         "message": id,
-        "parent": text_of(info.get("parentID")) or None,
+        "parent": as_text(info.get("parentID")) or None,
         "at": milliseconds(record_of(info.get("time")).get("created")),
     }
-    billed = {"model": text_of(info.get("modelID")) or None, "usage": _usage(info.get("tokens"))}
+    billed = {"model": as_text(info.get("modelID")) or None, "usage": _usage(info.get("tokens"))}
     if info.get("summary") is True and _is_finished(info):
-        text = "\n".join(text_of(part.get("text")) for part in parts if part.get("type") == "text")
+        text = "\n".join(as_text(part.get("text")) for part in parts if part.get("type") == "text")
         data = {"info": dict(info), "parts": [dict(part) for part in parts]}
         return [typed.CompactionEvent(summary=text, meta=data, **place)]
     events = [event for part in parts for event in _part_events(part, info, place, billed)]
@@ -107,16 +107,16 @@ def _is_finished(info: Record) -> bool:
 def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
     """Return the events of one row of ``session_message``, the table of the second generation."""
     place: dict[str, Any] = {"message": id, "at": milliseconds(record_of(data.get("time")).get("created"))}
-    text = text_of(data.get("text"))
+    text = as_text(data.get("text"))
     match kind:
         case "user":
             files = tuple(
-                attachment_of(text_of(file.get("mime")), file.get("url") or file.get("uri"), text_of(file.get("name")))
+                attachment_of(as_text(file.get("mime")), file.get("url") or file.get("uri"), as_text(file.get("name")))
                 for file in records_of(data.get("files"))
             )
             return [typed.PromptEvent(text=text, attachments=files, meta=rest(data, "text", "files"), **place)]
         case "assistant":
-            model = text_of(record_of(data.get("model")).get("id")) or None
+            model = as_text(record_of(data.get("model")).get("id")) or None
             billed = {"model": model, "usage": _usage(data.get("tokens"))}
             parts = [
                 event for item in records_of(data.get("content")) for event in _part_events(item, data, place, billed)
@@ -124,7 +124,7 @@ def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
             return [opaque("message", rest(data, "content") or {}, **place, usage=billed["usage"]), *parts]
         case "compaction" if data.get("status") == "completed":
             # The member ``recent`` holds the messages that stay in the window, as text.
-            summary = "\n\n".join(filter(None, (text_of(data.get("summary")), text_of(data.get("recent")))))
+            summary = "\n\n".join(filter(None, (as_text(data.get("summary")), as_text(data.get("recent")))))
             return [typed.CompactionEvent(summary=summary, meta=rest(data, "summary"), **place)]
         case "system" | "synthetic" | "skill":
             return [typed.SystemEvent(text=text, kind=kind, meta=rest(data, "text"), **place)]
@@ -133,8 +133,8 @@ def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
 
 
 def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict[str, Any]) -> list[typed.Event]:
-    common = {**place, "id": text_of(part.get("id")) or None}
-    text, meta = text_of(part.get("text")), rest(part, *_PART, "text")
+    common = {**place, "id": as_text(part.get("id")) or None}
+    text, meta = as_text(part.get("text")), rest(part, *_PART, "text")
     match part.get("type"):
         case "text" if part.get("synthetic") or part.get("ignored"):
             return [typed.SystemEvent(text=text, kind="synthetic", meta=meta, **common)]
@@ -145,20 +145,20 @@ def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict
         case "reasoning":
             return [typed.ThinkingEvent(text=text, meta=meta, **billed, **common)]
         case "file":
-            mime, name = text_of(part.get("mime")), text_of(part.get("filename")) or None
+            mime, name = as_text(part.get("mime")), as_text(part.get("filename")) or None
             file = attachment_of(mime or "application/octet-stream", part.get("url"), name)
             return [typed.PromptEvent(attachments=(file,), meta=rest(part, *_PART, "url"), **common)]
         case "tool":
             return _tool(part, common, billed)
         case kind:
             usage = billed["usage"] if kind == "step-finish" and not info.get("tokens") else None
-            return [typed.OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(part), usage=usage, **common)]
+            return [typed.OpaqueEvent(kind=as_text(kind) or "untyped", data=dict(part), usage=usage, **common)]
 
 
 def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[typed.Event]:
     state = record_of(part.get("state"))
-    call = text_of(part.get("callID")) or text_of(part.get("id"))
-    tool = text_of(part.get("tool")) or text_of(part.get("name"))
+    call = as_text(part.get("callID")) or as_text(part.get("id"))
+    tool = as_text(part.get("tool")) or as_text(part.get("name"))
     meta = rest(part, *_PART, "callID", "tool", "name", "state")
     events: list[typed.Event] = [
         typed.ToolCallEvent(call=call, tool=tool, args=state.get("input"), meta=meta, **billed, **common)
@@ -166,15 +166,15 @@ def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[
     if state.get("status") not in ("completed", "error"):
         return events
     content = records_of(state.get("content"))
-    texts = [text_of(item.get("text")) for item in content if item.get("type") == "text"]
+    texts = [as_text(item.get("text")) for item in content if item.get("type") == "text"]
     error = state.get("error")
-    failure = text_of(error) or text_of(record_of(error).get("message"))
+    failure = as_text(error) or as_text(record_of(error).get("message"))
     files = [*records_of(state.get("attachments")), *(item for item in content if item.get("type") == "file")]
     result = typed.ToolResultEvent(
         call=call,
-        text=text_of(state.get("output")) or "\n".join(texts) or failure,
+        text=as_text(state.get("output")) or "\n".join(texts) or failure,
         attachments=tuple(
-            attachment_of(text_of(file.get("mime")), file.get("url") or file.get("uri"), text_of(file.get("filename")))
+            attachment_of(as_text(file.get("mime")), file.get("url") or file.get("uri"), as_text(file.get("filename")))
             for file in files
         ),
         is_error=state.get("status") == "error",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from ctxd.transcripts.records import DAMAGED, Line, Record, decoded, number_of, record_of, records_of, text_of
+from ctxd.transcripts.records import DAMAGED, Line, Record, as_text, decoded, number_of, record_of, records_of
 
 _LOCKED_S: Final = 5.0
 """Seconds to wait for a writer's lock."""
@@ -107,9 +107,9 @@ def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[s
 
 
 def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:
-    parent, fork = text_of(row.get("parent_id")), text_of(row.get("fork_session_id"))
+    parent, fork = as_text(row.get("parent_id")), as_text(row.get("fork_session_id"))
     return StoredSession(
-        id, parent, text_of(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork
+        id, parent, as_text(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork
     )
 
 
@@ -169,7 +169,7 @@ def reverted(state: Record) -> tuple[str, bool]:
     revert = state.get("revert")
     if isinstance(revert, str | bytes):
         revert = _object(revert)
-    return text_of(record_of(revert).get("messageID")), bool(record_of(revert).get("partID"))
+    return as_text(record_of(revert).get("messageID")), bool(record_of(revert).get("partID"))
 
 
 def _state(row: Record) -> Iterator[Record]:
@@ -213,7 +213,7 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
         changed = max((each.stat().st_mtime_ns for each in (file, *messages, *parts)), default=0)
         stamp = [len(messages), len(parts), changed]
         yield StoredSession(
-            file.stem, text_of(row.get("parentID")), text_of(row.get("directory")), " ".join(map(str, stamp)),
+            file.stem, as_text(row.get("parentID")), as_text(row.get("directory")), " ".join(map(str, stamp)),
             lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
         )  # fmt: skip
 

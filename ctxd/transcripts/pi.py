@@ -10,6 +10,7 @@ from ctxd.transcripts.records import (
     Entry,
     Line,
     Record,
+    as_text,
     attachment_of,
     damaged,
     milliseconds,
@@ -17,7 +18,6 @@ from ctxd.transcripts.records import (
     opaque,
     record_of,
     rest,
-    text_of,
     usage_of,
 )
 from ctxd_protocol import event_types as typed
@@ -42,7 +42,7 @@ def read_session(found: Iterable[Line], edits: Edits = _NO_EDITS) -> Iterator[En
             yield damaged(line)
             continue
         record: Record | None = line.record
-        if edits and (id := text_of(line.record.get("id"))) in edits:
+        if edits and (id := as_text(line.record.get("id"))) in edits:
             record = _edited(line.record, edits[id])
         if record is not None:
             yield from (Entry(line.number, event) for event in _entry_events(record))
@@ -92,15 +92,15 @@ def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
             case "auto_compaction_end" | "compaction_end" if isinstance(line.record.get("result"), dict):
                 events = [_compaction(record_of(line.record["result"]), {})]
             case kind:
-                events = [opaque(text_of(kind) or "untyped", line.record)]
+                events = [opaque(as_text(kind) or "untyped", line.record)]
         yield from (Entry(line.number, event) for event in events)
 
 
 def _entry_events(record: Record) -> list[typed.Event]:
-    id = text_of(record.get("id")) or None
+    id = as_text(record.get("id")) or None
     place: dict[str, Any] = {
         "id": id,
-        "parent": text_of(record.get("parentId")) or None,
+        "parent": as_text(record.get("parentId")) or None,
         "at": milliseconds(record.get("timestamp")),
     }
     match record.get("type"):
@@ -115,13 +115,13 @@ def _entry_events(record: Record) -> list[typed.Event]:
             text, _ = _content(record.get("summary", record.get("content")))
             return [typed.SystemEvent(text=text, kind=kind, meta=rest(record, *_ENTRY, "summary", "content"), **place)]
         case kind:
-            return [opaque(text_of(kind) or "untyped", record, **place)]
+            return [opaque(as_text(kind) or "untyped", record, **place)]
 
 
 def _compaction(record: Record, place: dict[str, Any]) -> typed.CompactionEvent:
     return typed.CompactionEvent(
-        summary=text_of(record.get("summary")),
-        kept_from=text_of(record.get("firstKeptEntryId")) or None,
+        summary=as_text(record.get("summary")),
+        kept_from=as_text(record.get("firstKeptEntryId")) or None,
         tokens_before=number_of(record.get("tokensBefore")),
         meta=rest(record, *_ENTRY, "summary", "tokensBefore"),
         **place,
@@ -140,7 +140,7 @@ def _message_events(message: Record, place: dict[str, Any], beside: dict[str, An
         case "toolResult":
             return [
                 typed.ToolResultEvent(
-                    call=text_of(message.get("toolCallId")) or None,
+                    call=as_text(message.get("toolCallId")) or None,
                     text=text,
                     attachments=attachments,
                     is_error=bool(message.get("isError")),
@@ -150,26 +150,26 @@ def _message_events(message: Record, place: dict[str, Any], beside: dict[str, An
             ]
         case "system":
             sections = record_of(message.get("sections"))
-            whole = "\n\n".join(filter(None, [text, *(text_of(section) for section in sections.values())]))
+            whole = "\n\n".join(filter(None, [text, *(as_text(section) for section in sections.values())]))
             return [typed.SystemEvent(text=whole, kind="system", meta=meta, **place)]
         case "bashExecution":
-            return [typed.SystemEvent(text=text_of(message.get("output")), kind="bashExecution", meta=meta, **place)]
+            return [typed.SystemEvent(text=as_text(message.get("output")), kind="bashExecution", meta=meta, **place)]
         case kind:
-            whole = text or text_of(message.get("summary"))
-            return [typed.SystemEvent(text=whole, kind=text_of(kind) or None, meta=meta, **place)]
+            whole = text or as_text(message.get("summary"))
+            return [typed.SystemEvent(text=whole, kind=as_text(kind) or None, meta=meta, **place)]
 
 
 def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | None) -> list[typed.Event]:
     billed: dict[str, Any] = {
-        "model": text_of(message.get("model")) or None,
+        "model": as_text(message.get("model")) or None,
         "usage": usage_of(
             message.get("usage"), input="input", output="output", cache_read="cacheRead", cache_write="cacheWrite"
         ),
     }
-    stop = text_of(message.get("stopReason")) or None
+    stop = as_text(message.get("stopReason")) or None
     meta = {**(beside or {}), **(rest(message, "role", "content", "timestamp", "model", "stopReason") or {})} or None
     content = message.get("content")
-    blocks: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": text_of(content)}]
+    blocks: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": as_text(content)}]
     if not blocks:
         # A response without content: usually an error, which its metadata describes.
         return [typed.ResponseEvent(stop_reason=stop, meta=meta, **billed, **place)]
@@ -179,17 +179,17 @@ def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | N
         match block:
             case {"type": "text"}:
                 events.append(
-                    typed.ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
+                    typed.ResponseEvent(text=as_text(block.get("text")), stop_reason=stop, **billed, **common)
                 )
             case {"type": "thinking"}:
-                signature = text_of(block.get("thinkingSignature")) or None
-                thought = text_of(block.get("thinking"))
+                signature = as_text(block.get("thinkingSignature")) or None
+                thought = as_text(block.get("thinking"))
                 events.append(typed.ThinkingEvent(text=thought, signature=signature, **billed, **common))
             case {"type": "toolCall", "id": str(call), "name": str(tool)}:
                 args = block.get("arguments")
                 events.append(typed.ToolCallEvent(call=call, tool=tool, args=args, **billed, **common))
             case _:
-                kind = text_of(record_of(block).get("type")) or "untyped"
+                kind = as_text(record_of(block).get("type")) or "untyped"
                 events.append(typed.OpaqueEvent(kind=kind, data=block, **common))
     return events
 
@@ -201,9 +201,9 @@ def _content(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
     for block in content if isinstance(content, list) else ():
         match block:
             case {"type": "text"}:
-                texts.append(text_of(block.get("text")))
+                texts.append(as_text(block.get("text")))
             case {"type": "image"}:
-                media_type = text_of(block.get("mimeType")) or "image/*"
+                media_type = as_text(block.get("mimeType")) or "image/*"
                 attachments.append(attachment_of(media_type, block.get("data")))
             case _:
                 pass

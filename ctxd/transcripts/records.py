@@ -89,7 +89,7 @@ def joined_parts(found: Iterable[Line]) -> Iterator[Line]:
             yield line
             continue
         held.append(line)
-        size += len(text_of(record.get("text")))
+        size += len(as_text(record.get("text")))
         if record.get("last"):
             whole = _whole(held)
             yield from held if whole is None else [Line(line.number, whole)]
@@ -102,7 +102,7 @@ def _whole(parts: Iterable[Line]) -> Record | None:
     try:
         found = decoded(
             b"".join(
-                text_of(piece["latin1"]).encode("latin-1") if "latin1" in piece else text_of(piece.get("text")).encode()
+                as_text(piece["latin1"]).encode("latin-1") if "latin1" in piece else as_text(piece.get("text")).encode()
                 for piece in pieces
             )
         )
@@ -179,7 +179,7 @@ def milliseconds(value: object) -> int | None:
     return None
 
 
-def text_of(value: object) -> str:
+def as_text(value: object) -> str:
     """Return ``value`` if it is text, else the empty string."""
     return value if isinstance(value, str) else ""
 
@@ -189,12 +189,12 @@ def id_of(record: Record) -> str | None:
     for name in ("uuid", "id", "row"):
         if isinstance(found := record.get(name), str) and found:
             return found
-    return text_of(record_of(record.get("info")).get("id")) or None
+    return as_text(record_of(record.get("info")).get("id")) or None
 
 
 def parent_of(record: Record) -> str:
     """Return the id of the parent of a record in a tree, empty if it has none."""
-    return text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
+    return as_text(record.get("parentUuid")) or as_text(record.get("parentId"))
 
 
 def number_of(value: object) -> int | None:
@@ -232,7 +232,7 @@ def usage_of(found: object, *, input: str, output: str, cache_read: str, cache_w
 
 def attachment_of(media_type: str, source: object, name: str | None = None) -> Attachment:
     """Return an attachment from base64 text, a data URL, or an address outside the transcript."""
-    text = text_of(source)
+    text = as_text(source)
     if found := _DATA_URL.fullmatch(text):
         media_type, text = found["type"] or media_type, found["data"]
     elif "://" in text[:64]:

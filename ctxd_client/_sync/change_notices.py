@@ -9,10 +9,10 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from ctxd_client.blocking_connection import BlockingConnection
+from ctxd_client.sync_connection import BlockingConnection
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
-from ctxd_client._sync.reconnecting import SyncReconnectingConnection
+from ctxd_client._sync.reconnecting_connection import SyncReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

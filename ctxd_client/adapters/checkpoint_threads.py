@@ -178,7 +178,9 @@ class ThreadIndex:
         """The checkpoints of a namespace, by descending id."""
         return (CheckpointPlace(thread, namespace, id) for id in reversed(self._ids.get((thread, namespace), ())))
 
-    def listed(self, thread: str | None, namespace: str | None, before: str | None) -> Iterator[CheckpointPlace]:
+    def list_checkpoints(
+        self, thread: str | None, namespace: str | None, before: str | None
+    ) -> Iterator[CheckpointPlace]:
         """Checkpoints with ids below ``before``, by descending id in each namespace; None matches any."""
         for (of, within), ids in self._ids.items():
             if thread in (None, of) and namespace in (None, within):
@@ -209,7 +211,7 @@ class Threads:
         """The checkpoint with ``id``, or the newest one; None if it does not exist. Raises: CallFailed."""
         log = self.log(thread)
         yield from log.sync()
-        names = name_of(thread), name_of(namespace)
+        names = shorten_field(thread), shorten_field(namespace)
         places = [*islice(log.index.newest(*names), _TRIED_MAX)] if id is None else [CheckpointPlace(*names, id)]
         for place in places:
             if place not in log.index.commits:
@@ -229,7 +231,7 @@ class Threads:
     def put(self, new: NewCheckpoint) -> Steps[None]:
         """Add a checkpoint. Raises: CallFailed; ValueError for ids that the policy on secrets would redact."""
         log = self.log(new.thread)
-        place = CheckpointPlace(name_of(new.thread), name_of(new.namespace), new.id)
+        place = CheckpointPlace(shorten_field(new.thread), shorten_field(new.namespace), new.id)
         parent: str | None = None
         before = None if new.parent is None else place._replace(id=new.parent)
         if before is not None:
@@ -248,7 +250,7 @@ class Threads:
     def put_writes(self, frame: WritesFrame) -> Steps[None]:
         """Add writes of a task. Raises: CallFailed; ValueError for ids that the policy on secrets would redact."""
         log = self.log(frame.thread)
-        place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
+        place = CheckpointPlace(shorten_field(frame.thread), shorten_field(frame.namespace), frame.id)
         if place not in log.index.commits:
             yield from log.sync()
         summary = f"writes to {', '.join(write.channel for write in frame.writes)}"[:1000]
@@ -277,7 +279,7 @@ class Threads:
         log, other = self.log(source), self.log(target)
         yield from log.sync()
         copies: dict[str, str] = {}
-        name, places, writes = name_of(source), {**log.index.places}, {**log.index.writes}
+        name, places, writes = shorten_field(source), {**log.index.places}, {**log.index.writes}
         wanted = [commit for commit, place in places.items() if place.thread == name]
         for first in range(0, len(wanted), _COPIED_AT_ONCE):
             bodies = yield from log.read(wanted[first : first + _COPIED_AT_ONCE])
@@ -287,7 +289,7 @@ class Threads:
                 if base is None and frame.base is not None:
                     continue  # It was put during a removal, and never acknowledged.
                 frame = msgspec.structs.replace(frame, thread=target, base=base, nonce=nonce())
-                place = places[commit]._replace(thread=name_of(target))
+                place = places[commit]._replace(thread=shorten_field(target))
                 copies[commit] = yield from self._append_frame(other, target, place, frame, "copied", base)
         yield from other.sync()
         for place, commits in writes.items():
@@ -308,7 +310,7 @@ class Threads:
 
         Raises: CallFailed; ``Forbidden`` in a sandbox, and then nothing is destroyed.
         """
-        name = name_of(thread)
+        name = shorten_field(thread)
         yield from log.sync()
         if not any(place.thread == name for place in (*log.index.commits, *log.index.writes)):
             return
@@ -339,7 +341,12 @@ class Threads:
         index, walks = log.index, StateWalks(log)
         for commit, place in [*index.places.items()]:
             base = index.chain(commit)[1:2]
-            if place.thread != name_of(thread) or commit in doomed or not base or not {*base} & (doomed | moved.keys()):
+            if (
+                place.thread != shorten_field(thread)
+                or commit in doomed
+                or not base
+                or not {*base} & (doomed | moved.keys())
+            ):
                 continue
             bodies = yield from log.read([commit])
             frame = _CHECKPOINT_DECODER.decode(bodies[commit])
@@ -470,7 +477,7 @@ def _size_of(state: _ValuesAt) -> int:
     return sum(value.size for value in state.values.values())
 
 
-def name_of(text: str) -> str:
+def shorten_field(text: str) -> str:
     """``text`` as a field of a commit: unchanged, or if it is too long, its beginning and a hash."""
     if len(text) <= _NAME_MAX:
         return text

@@ -35,8 +35,8 @@ from ctxd_client.adapters.checkpoint_threads import (
     StateWalks,
     Threads,
     WritesFrame,
-    name_of,
     nonce,
+    shorten_field,
 )
 from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
 from ctxd_client.adapters.value_deltas import split
@@ -122,8 +122,11 @@ class _Saver(BaseCheckpointSaver[str]):
         found: list[tuple[CheckpointPlace, CommitLog[Any]]] = []
         for log in logs:
             yield from log.sync()
-            names = (None if thread is None else name_of(thread), None if namespace is None else name_of(namespace))
-            found += ((place, log) for place in log.index.listed(*names, end) if id in (None, place.id))
+            names = (
+                None if thread is None else shorten_field(thread),
+                None if namespace is None else shorten_field(namespace),
+            )
+            found += ((place, log) for place in log.index.list_checkpoints(*names, end) if id in (None, place.id))
         found.sort(key=lambda each: each[0].id, reverse=True)
         runs: list[_Listed] = []
         for place, log in found:
@@ -168,14 +171,14 @@ class _Saver(BaseCheckpointSaver[str]):
                 some = places[first : first + _LISTED_AT_ONCE]
                 for _, frame, _ in (yield from self._threads.read(log, some)):
                     if frame.run in wanted:
-                        place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
+                        place = CheckpointPlace(shorten_field(frame.thread), shorten_field(frame.namespace), frame.id)
                         doomed.setdefault(frame.thread, set()).add(place)
             for thread, gone in doomed.items():
                 yield from self._threads.remove(log, thread, gone.__contains__)
 
     def _require_plain(self, log: CommitLog[Any], thread: str) -> Steps[None]:
         """Raise ValueError for a thread with a ``DeltaChannel``: its value depends on writes of earlier checkpoints."""
-        places = [*log.index.listed(name_of(thread), None, None)]
+        places = [*log.index.listed(shorten_field(thread), None, None)]
         for first in range(0, len(places), _LISTED_AT_ONCE):
             for _, frame, _ in (yield from self._threads.read(log, places[first : first + _LISTED_AT_ONCE])):
                 for delta in frame.deltas:

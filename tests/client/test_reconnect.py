@@ -17,10 +17,10 @@ from ctxd_client import (
     connect,
     connect_sync,
 )
-from ctxd_client.blocking_connection import BlockingConnection
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import from_wire
-from ctxd_client.retry import Retry, may_repeat, pause_s, settled
+from ctxd_client.retry import Retry, final_error, may_repeat, pause_s
+from ctxd_client.sync_connection import BlockingConnection
 from ctxd_protocol.errors import ErrorData, ErrorObject
 from ctxd_protocol.methods import METHODS
 from tests.fakes.daemon import HOLD, Refusal, drop, once
@@ -257,6 +257,6 @@ def test_the_wait_is_at_least_what_the_daemon_asks_for():
 
 
 def test_a_refusal_after_an_attempt_of_unknown_fate_does_not_settle_it():
-    assert settled(error("draining", retryable=True, outcome="not_applied"), unknown=True).outcome == "unknown"
-    assert settled(error("draining", retryable=True, outcome="not_applied"), unknown=False).outcome == "not_applied"
-    assert isinstance(settled(error("draining"), unknown=True), Unavailable)
+    assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=True).outcome == "unknown"
+    assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=False).outcome == "not_applied"
+    assert isinstance(final_error(error("draining"), unknown=True), Unavailable)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctxd.transcripts.readers import UnknownFormat, read
+from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.filesystem import HostFiles, Look, Regular, SpecialKind, signature
+from ctxd.sources.host_files import HostFiles, Look, Regular, SpecialKind, signature
 from ctxd.sources.source_interface import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable, decoded_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
@@ -21,7 +21,7 @@ def at(path: str | bytes) -> FilesystemSource:
 
 
 class FakeFiles(HostFiles):
-    """See ``ctxd.sources.filesystem.HostFiles``. ``settled`` is what stamps say; ``reads`` and
+    """See ``ctxd.sources.host_files.HostFiles``. ``settled`` is what stamps say; ``reads`` and
     ``stats`` count files looked at.
 
     ``before_read`` and ``after_read`` are called with each path around its reading: to change the world there.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.capture.transcript_chains import TranscriptChains
+from ctxd.capture.event_import_plan import TranscriptChains
+from ctxd.cli.capture_from_file import _committed
 from ctxd.cli.commit_delivery import Chain
-from ctxd.cli.transcript_import import _committed
 from ctxd.clock import SystemClock
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd_client import connect_sync

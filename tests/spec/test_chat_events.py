@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.transcripts.readers import read
+from ctxd.transcripts.format_detection import read
 from ctxd_client import SyncSession, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import (

@@ -13,7 +13,7 @@ import pytest
 
 from ctxd.cli.hand_over import _content
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.readers import read
+from ctxd.transcripts.format_detection import read
 from ctxd_client import SyncClient, SyncSession
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running

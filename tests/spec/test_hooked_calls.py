@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.hook import call_texts, delivery
+from ctxd.hook import delivery, texts_before_call
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -334,9 +334,9 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
     """A hundred hooks may wait at once."""
     transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
     transcript.write_text('{"type":"user"}\n')
-    real = call_texts.CallTranscript.texts_before
+    real = texts_before_call.CallTranscript.texts_before
 
-    def read(transcript: call_texts.CallTranscript, most: int) -> list[bytes] | None:
+    def read(transcript: texts_before_call.CallTranscript, most: int) -> list[bytes] | None:
         reads.append(clock[0])
         return real(transcript, most)
 
@@ -345,9 +345,9 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
         if before < 0.2 <= clock[0]:
             transcript.write_text('{"type":"user"}\n{"type":"system"}\n')
 
-    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
-    monkeypatch.setattr(call_texts, "sleep", wait)
-    monkeypatch.setattr(call_texts.CallTranscript, "texts_before", read)
+    monkeypatch.setattr(texts_before_call, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(texts_before_call, "sleep", wait)
+    monkeypatch.setattr(texts_before_call.CallTranscript, "texts_before", read)
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
     with_texts(json.dumps(hooked).encode())
     assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
@@ -368,8 +368,8 @@ def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, mo
         hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": call}
         return json.dumps(hooked).encode()
 
-    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
-    monkeypatch.setattr(call_texts, "sleep", wait)
+    monkeypatch.setattr(texts_before_call, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(texts_before_call, "sleep", wait)
     assert (with_texts(ended("c1")), clock) == (ended("c1"), [0.0])
     transcript.write_text('{"type":"user"}\n')
     assert json.loads(with_texts(ended("c1")))["transcript_lines"] == [said.rstrip()]
@@ -406,8 +406,8 @@ def test_the_text_before_a_call_with_a_large_input_is_found_without_waiting(
         ]
     transcript.write_text("".join(f"{line}\n" for line in lines))
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
-    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
-    monkeypatch.setattr(call_texts, "sleep", clock.append)
+    monkeypatch.setattr(texts_before_call, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(texts_before_call, "sleep", clock.append)
     assert json.loads(with_texts(json.dumps(hooked).encode()))["transcript_lines"] == [lines[1]]
     assert clock == [0.0]
 
@@ -427,20 +427,22 @@ def test_a_large_transcript_is_searched_once_and_then_what_is_added(
         reads.append(len(found))
         return found
 
-    monkeypatch.setattr(call_texts.os, "pread", read)
-    far, near = call_texts.CallTranscript(str(path), "far"), call_texts.CallTranscript(str(path), "near")
+    monkeypatch.setattr(texts_before_call.os, "pread", read)
+    far, near = texts_before_call.CallTranscript(str(path), "far"), texts_before_call.CallTranscript(str(path), "near")
     for transcript in (far, near):
         reads.clear()
-        assert transcript.texts_before(call_texts.SEARCH_BYTES_MAX) is None
-        assert max(reads) == call_texts.SEARCH_BYTES_MAX and sum(reads) < 1.5 * call_texts.SEARCH_BYTES_MAX
+        assert transcript.texts_before(texts_before_call.SEARCH_BYTES_MAX) is None
+        assert (
+            max(reads) == texts_before_call.SEARCH_BYTES_MAX and sum(reads) < 1.5 * texts_before_call.SEARCH_BYTES_MAX
+        )
         reads.clear()
-        assert transcript.texts_before(call_texts.SEARCH_BYTES_MAX) is None
-        assert reads == [call_texts.TAIL_BYTES_MAX]
+        assert transcript.texts_before(texts_before_call.SEARCH_BYTES_MAX) is None
+        assert reads == [texts_before_call.TAIL_BYTES_MAX]
     with path.open("a") as file:
         file.write('{"type":"user"}\n{"type":"text"}\n{"type":"tool_use","id":"near"}\n' + f'"{"x" * 500_000}"\n')
     reads.clear()
-    assert near.texts_before(call_texts.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
-    assert reads == [call_texts.TAIL_BYTES_MAX, 4 * call_texts.TAIL_BYTES_MAX]
+    assert near.texts_before(texts_before_call.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
+    assert reads == [texts_before_call.TAIL_BYTES_MAX, 4 * texts_before_call.TAIL_BYTES_MAX]
 
 
 @pytest.mark.requirement("HOK-16")

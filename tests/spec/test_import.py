@@ -12,8 +12,8 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.cli.import_delivery import TranscriptImport
 from ctxd.cli.import_result import ImportResult
+from ctxd.cli.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript, default_places
 from ctxd.transcripts.source_lines import zstd
 from ctxd_client import connect

@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.cli.import_delivery import TranscriptImport
 from ctxd.cli.import_result import ImportResult
+from ctxd.cli.importer import TranscriptImport
 from ctxd_client import CallFailed, connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import PromptEvent

@@ -10,8 +10,8 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.cli import import_delivery
-from ctxd.cli.import_delivery import TranscriptImport
+from ctxd.cli import importer
+from ctxd.cli.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_client import connect
@@ -444,7 +444,7 @@ def test_imports_of_a_file_that_grows_while_it_is_read_have_each_line_once_in_on
                 file.write(pieces.pop(0) if pieces else b"")
                 yield line
 
-    monkeypatch.setattr(import_delivery, "lines_of", growing)
+    monkeypatch.setattr(importer, "lines_of", growing)
 
     async def run() -> None:
         async with connect(daemon.socket) as connected:

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from ctxd.commits import chain_walk
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import ResponseEvent

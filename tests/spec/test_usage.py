@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.assembly.pricing import priced
-from ctxd.assembly.recorded_usage import TOKENS_MAX, usage_of
+from ctxd.assembly.usage_operations import TOKENS_MAX, usage_of
 from ctxd.errors import CtxdError
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.filesystem import HostFiles, Regular
+from ctxd.sources.host_files import HostFiles, Regular
 from ctxd.sources.source_interface import (
     FINGERPRINT_BYTES,
     Missing,
@@ -135,7 +135,7 @@ class SourceSuite:
 
 
 class FilesSuite(SourceSuite):
-    """Run by every implementation of ``ctxd.sources.filesystem.HostFiles``."""
+    """Run by every implementation of ``ctxd.sources.host_files.HostFiles``."""
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")

@@ -10,7 +10,7 @@ from ctxd.terminal import Screen
 
 ROOT = Path(__file__).parents[2]
 CHECKS = (
-    "ctxd/backends/xtdb/node/check.py",
+    "ctxd/backends/xtdb/node/node_checks.py",
     "ctxd/cli/doctor.py",
     "ctxd/cli/daemon_checks.py",
     "ctxd/cli/host_checks.py",

@@ -5,8 +5,8 @@ import pytest
 from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
-from ctxd.observe.call_counts import Tally
-from ctxd.prometheus_metrics import Figures, exposition, process
+from ctxd.observe.call_counts import CallCounter
+from ctxd.prometheus_metrics import DaemonMetrics, exposition, process
 from ctxd.store.journal_writer import Durations
 from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import smallest
@@ -29,7 +29,9 @@ def test_the_processs_figures_are_those_of_prometheus_own_collector() -> None:
 def test_writes_count_rows_and_commits_count_transactions() -> None:
     status = smallest(DaemonStatus)
     status["store"] |= {"rows": 70, "commits": 7}
-    figures = Figures(status=msgspec.convert(status, DaemonStatus), tally=Tally(), commits=Durations([0.1]), tracked=[])
+    figures = DaemonMetrics(
+        status=msgspec.convert(status, DaemonStatus), tally=CallCounter(), commits=Durations([0.1]), tracked=[]
+    )
     text = exposition(figures).decode()
     assert "\nctxd_writes_total 70.0\n" in text
     assert "\nctxd_commits_total 7.0\n" in text

@@ -237,7 +237,7 @@ async def test_bulk_work_pauses_once_a_turn_and_other_work_never(monkeypatch: py
         pauses.clear()
         for _ in range(100):
             now[0] += worker_threads.BULK_TURN_S / 10
-            worker_threads.let_others_run()
+            worker_threads.yield_to_other_threads()
         return len(pauses)
 
     assert await worker_threads.Lane("usual").run(work) == 0

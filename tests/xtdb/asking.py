@@ -5,7 +5,7 @@ import json
 import aiohttp
 
 from ctxd.backends.xtdb import transit
-from ctxd.backends.xtdb.messages import named
+from ctxd.backends.xtdb.messages import strip_namespaces
 
 TYPE = "application/transit+json"
 
@@ -32,7 +32,7 @@ class Http:
             if answer.content_type != TYPE:
                 return answer.status, content.decode()
             value = transit.decode(content)
-            return answer.status, named(value) if isinstance(value, dict) else value
+            return answer.status, strip_namespaces(value) if isinstance(value, dict) else value
 
     async def get(self, operation, **params):
         return await self.send("GET", operation, {name.replace("_", "-"): value for name, value in params.items()})

@@ -28,7 +28,7 @@ import anyio
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
-from ctxd.projection.owners import Owner, from_doc, owner_id
+from ctxd.projection.owner_record import Owner, from_doc, owner_id
 from ctxd_client import CallFailed
 from ctxd_protocol.session_types import SessionSummary
 from tests.xtdb.hosts import TEN_MINUTES_MS, Host, require_namespaces

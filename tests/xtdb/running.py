@@ -24,8 +24,8 @@ from typing import NoReturn
 import pytest
 
 from ctxd.backends.xtdb.node.install import install
-from ctxd.backends.xtdb.node.installation import EXIT_MISSING, Installation, NodeFailure
 from ctxd.backends.xtdb.node.launch import Launch, command, find_config, start
+from ctxd.backends.xtdb.node.node_layout import EXIT_MISSING, Installation, NodeFailure
 
 START_S_MAX = 60.0
 """Seconds that a node may take from its start until it serves, on a busy machine."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
@@ -17,9 +17,9 @@ from ctxd.projection import node_transactions, projection_loop
 from ctxd.projection.node_connection import connect
 from ctxd.projection.progress import Room
 from ctxd.store import journal
-from ctxd.store.journal import fold
-from ctxd.store.store import VersionStore
+from ctxd.store.journal import read_versions
 from ctxd.store.verify import digest
+from ctxd.store.version_store import VersionStore
 from tests.unit.projection.projecting import Projecting
 from tests.unit.store.documents import document, write
 from tests.xtdb.proxy import HARMFUL, ChaosProxy, Fault, Schedule
@@ -73,13 +73,13 @@ async def write_some(store: VersionStore, chance: random.Random, apart: str, cou
         puts = [document(f"{apart}{id}", chance.choice(text), number=number, z=1, a=[id, None]) for id in ids]
         store.submit(write(*puts, session=None))
         if chance.random() < 0.2:
-            await store.settled()
+            await store.wait_for_writes()
             await anyio.sleep(chance.random() * 0.02)
 
 
 async def level(store: VersionStore) -> None:
     """Return once the node has every row."""
-    await store.settled()
+    await store.wait_for_writes()
     with anyio.move_on_after(WAIT_S):
         while (status := store.status()).projection.seq < status.head_seq:
             await anyio.sleep(0.005)
@@ -89,9 +89,9 @@ async def level(store: VersionStore) -> None:
 
 def folded(root: Path) -> list[Version]:
     """Every version in the journal in ``root``."""
-    connection = dbfile.open_reader(root / "state.db")
+    connection = sqlite_file.open_reader(root / "state.db")
     try:
-        return [version for row in journal.read_rows(connection, after=0) for version in fold(row)]
+        return [version for row in journal.read_rows(connection, after=0) for version in read_versions(row)]
     finally:
         connection.close()
 

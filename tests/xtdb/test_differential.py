@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import ALL, LATEST, AsOf, Page
@@ -19,7 +19,7 @@ from ctxd.projection.node_connection import connect
 from ctxd.projection.progress import Room
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store import journal
-from ctxd.store.journal import fold
+from ctxd.store.journal import read_versions
 from ctxd.store.purge import KIND
 from ctxd.store.write_types import PurgeRequest, Write
 from ctxd_client import connect_sync
@@ -95,7 +95,7 @@ class World:
             await anyio.sleep(0.003 if self.dice.random() < 0.5 else 0)
             times = [time for time in times if time < SystemClock().wall_ms() - 1]
             if self.dice.random() < 0.3:
-                await self.store.settled()
+                await self.store.wait_for_writes()
         await level(self.store)
 
     async def purge(self) -> None:
@@ -113,10 +113,10 @@ class World:
     def reference(self) -> MemoryBackend:
         """The plain reading of the algebra, over what the journal holds."""
         made = MemoryBackend()
-        connection = dbfile.open_reader(self.root / "state.db")
+        connection = sqlite_file.open_reader(self.root / "state.db")
         try:
             for row in journal.read_rows(connection, after=0):
-                made.append(fold(row))
+                made.append(read_versions(row))
         finally:
             connection.close()
         return made

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.backends.xtdb.node.check import look
 from ctxd.backends.xtdb.node.install import check_jars, install
-from ctxd.backends.xtdb.node.installation import (
+from ctxd.backends.xtdb.node.launch import Launch, command, find_config
+from ctxd.backends.xtdb.node.node_checks import look
+from ctxd.backends.xtdb.node.node_layout import (
     CONFIGURATIONS,
     EXIT_MISSING,
     PROGRAM,
@@ -26,7 +27,6 @@ from ctxd.backends.xtdb.node.installation import (
     find_maven,
     listed_jars,
 )
-from ctxd.backends.xtdb.node.launch import Launch, command, find_config
 from tests.xtdb.running import installation, node
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from ctxd.backends.xtdb.client import PutDoc, XtdbClient
 from ctxd.backends.xtdb.messages import XtdbFailure
-from ctxd.backends.xtdb.node.installation import NodeFailure
 from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config
+from ctxd.backends.xtdb.node.node_layout import NodeFailure
 from tests.xtdb.asking import Http
 from tests.xtdb.running import QUICK, START_S_MAX, installation, node, postgres
 

@@ -14,9 +14,9 @@ import pytest
 
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc, Refused, Unknown
-from ctxd.backends.xtdb.node.check import look
-from ctxd.backends.xtdb.node.installation import find_java
 from ctxd.backends.xtdb.node.launch import start
+from ctxd.backends.xtdb.node.node_checks import look
+from ctxd.backends.xtdb.node.node_layout import find_java
 from tests.xtdb import test_node_suite, test_spec
 from tests.xtdb.running import QUICK, START_S_MAX, installation
 from tests.xtdb.test_differential import compare_world

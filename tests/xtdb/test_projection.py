@@ -21,7 +21,7 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection.comparison import Comparison
 from ctxd.projection.node_maintenance import put_back
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd_client import connect_sync
 from ctxd_protocol.status import ProjectionStatus

@@ -117,7 +117,7 @@ class XtdbClient:
     async def sync(self, timeout_s: float) -> None:
         """Return once reads see everything that was in the log. Raises: Unknown if that takes longer."""
         parameters = {"timeout": int(timeout_s * 1000)}
-        await self._ask_if_any("sync", parameters, messages.named, waits_s=timeout_s)
+        await self._ask_if_any("sync", parameters, messages.strip_namespaces, waits_s=timeout_s)
 
     # --- transactions ---
 
@@ -137,7 +137,7 @@ class XtdbClient:
 
         Raises: Unknown if that takes longer than ``timeout_s``.
         """
-        if not await self._awaiter.reach(tx_id, timeout_s=timeout_s):
+        if not await self._awaiter.wait_until_completed(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
         try:
             return await self._ask("tx-committed", {"tx-id": tx_id}, messages.to_committed)
@@ -389,7 +389,7 @@ class Awaiter:
         """Assume that nothing is completed: the node may be a different one, or have lost transactions."""
         self.completed = -1
 
-    async def reach(self, tx_id: int, *, timeout_s: float) -> bool:
+    async def wait_until_completed(self, tx_id: int, *, timeout_s: float) -> bool:
         """Wait until the node has completed ``tx_id``. Returns: False if that takes longer than ``timeout_s``.
 
         Raises: the errors of ``ask``, in the task that sent the request; other tasks send another one. Cancel: safe.

@@ -224,7 +224,7 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
             status=status,
         )
     try:
-        fields = named(parse(status, media_type, body))
+        fields = strip_namespaces(parse(status, media_type, body))
     except (Unknown, ValueError):
         return Unknown(f"the node answered {status}, without a reason in transit", status=status)
     kinds = [
@@ -254,13 +254,13 @@ def absent(status: int, media_type: str, body: bytes) -> bool:
     if status != 404:
         return False
     try:
-        named(parse(status, media_type, body))
+        strip_namespaces(parse(status, media_type, body))
     except (Unknown, ValueError):
         return False
     return True
 
 
-def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
+def strip_namespaces(read: Any) -> dict[str, Any]:  # noqa: ANN401
     """A map by the names of its keys, without namespaces: the two servers differ in them. Raises: ValueError."""
     if not isinstance(read, dict):
         raise ValueError("the response is not a map")
@@ -269,7 +269,7 @@ def named(read: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def number(read: Any, name: str) -> int:  # noqa: ANN401
     """The whole number under ``name`` in a map. Raises: ValueError."""
-    value = named(read).get(name)
+    value = strip_namespaces(read).get(name)
     if type(value) is not int:
         raise ValueError(f"the answer has no number {name}")
     return value
@@ -277,7 +277,7 @@ def number(read: Any, name: str) -> int:  # noqa: ANN401
 
 def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
     """Raises: ValueError."""
-    fields = named(read)
+    fields = strip_namespaces(read)
     failed = fields.get("ingester-failed?", fields.get("ingesterFailed?"))
     if type(failed) is not bool:
         raise ValueError("the status lacks the state of the ingester")
@@ -298,7 +298,7 @@ def to_status(read: Any) -> NodeStatus:  # noqa: ANN401
 
 def to_committed(read: Any) -> bool:  # noqa: ANN401
     """Raises: ValueError."""
-    fields = named(read)
+    fields = strip_namespaces(read)
     committed = fields.get("tx-committed?", fields.get("txCommitted?"))
     if type(committed) is not bool:
         raise ValueError("the response lacks the outcome of the transaction")
@@ -307,7 +307,7 @@ def to_committed(read: Any) -> bool:  # noqa: ANN401
 
 def to_row(read: Any) -> HistoryRow:  # noqa: ANN401
     """Raises: ValueError, KeyError."""
-    fields = named(read)
+    fields = strip_namespaces(read)
     content = fields["content-hash"] if "content-hash" in fields else fields["contentHash"]
     present = content not in (None, _NO_CONTENT)
     doc = to_doc(fields.get("doc"))
@@ -332,8 +332,8 @@ def reached(read: Any) -> tuple[int, int]:  # noqa: ANN401
 
 def _is_evicted(read: Any) -> bool:  # noqa: ANN401
     """True for a row whose document is a tombstone: another node has performed an eviction, this one has not yet."""
-    doc = named(read).get("doc")
-    return isinstance(doc, dict) and named(doc).get("evicted?") is True
+    doc = strip_namespaces(read).get("doc")
+    return isinstance(doc, dict) and strip_namespaces(doc).get("evicted?") is True
 
 
 def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ctxd.indexing.shell.interpreter import Printed, Walk
-from ctxd.indexing.shell.output_format import Form, Lines, Marker, Prose, Silent
+from ctxd.indexing.shell.output_format import Form, Lines, Marker, Silent, UnparsedText
 from ctxd.indexing.shell.parser import Script, parse
-from ctxd.indexing.shell.paths import Discovery, Findings, Maybe, directory
+from ctxd.indexing.shell.paths import Discovery, Findings, PossiblePath, directory
 from ctxd.indexing.shell.search_tool_output import add_search_results, search_call
 
 _HEADER = re.compile(
@@ -307,7 +307,7 @@ def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -
         head = len(lines)
     for forms, listed in ((_bares(piece[:first]), lines[:head]), (_bares(piece[last:]), lines[tail:])):
         for form in forms[:_MIXED_MAX]:
-            names = map(Maybe, form.whole(listed[:_MIXED_LINES_MAX]))
+            names = map(PossiblePath, form.whole(listed[:_MIXED_LINES_MAX]))
             findings.add(form.command, form.cwd, names, form.anchor)
     return lines, [part for part in piece if not _is_bare(part)]
 
@@ -332,7 +332,7 @@ def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> 
             name = form.line(line)
             if name is None:
                 continue
-            if type(name) is Maybe:
+            if type(name) is PossiblePath:
                 doubtful = doubtful or (None if a_word else (form, name))
                 continue
             findings.add(form.command, form.cwd, (name,), form.anchor)
@@ -343,4 +343,4 @@ def _read_mixed(forms: Iterable[Form], lines: list[str], findings: Findings) -> 
                 findings.add(form.command, form.cwd, (name,), form.anchor)
 
 
-__all__ = ["Discovery", "Prose", "candidates"]
+__all__ = ["Discovery", "UnparsedText", "candidates"]

@@ -103,7 +103,7 @@ def is_filter(invocation: ResolvedCommand) -> bool:
 
 
 def target_files(invocation: ResolvedCommand) -> Iterator[str]:
-    """The targets that are files: all of a plain ``grep``; of a recursive one, some are a `Maybe`."""
+    """The targets that are files: all of a plain ``grep``; of a recursive one, some are a `PossiblePath`."""
     found = search(invocation)
     for arg in found.targets:
         if arg.known and not arg.glob and arg.text != "-":

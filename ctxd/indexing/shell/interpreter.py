@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from ctxd.indexing.shell import file_reports, git, grep, listings
+from ctxd.indexing.shell import git, grep, listings, summaries_and_diagnostics
 from ctxd.indexing.shell.operands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
 from ctxd.indexing.shell.parser import ForLoop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
-from ctxd.indexing.shell.paths import Findings, Maybe, directory, looks_like_file
+from ctxd.indexing.shell.paths import Findings, PossiblePath, directory, looks_like_file
 
 _HERE = "\1"
 _GLOB = "*?["
@@ -30,7 +30,7 @@ ANY = Listed((("", ""),))
 """Names that another command printed."""
 
 
-def listed(words: Iterable[Arg]) -> Listed:
+def list_names(words: Iterable[Arg]) -> Listed:
     """The names that globs and substitutions among ``words`` expand to."""
     return Listed(tuple(dict.fromkeys(_ends(word) for word in words)))
 
@@ -80,7 +80,7 @@ class _Heading(msgspec.Struct, frozen=True):
         if not name or not begins:
             return None
         framed = self.before.strip() or self.behind.strip() or max(begins)
-        return name if framed and looks_like_file(name) else Maybe(name)
+        return name if framed and looks_like_file(name) else PossiblePath(name)
 
 
 Undo = Callable[[str], str]
@@ -118,7 +118,7 @@ def undo(invocation: ResolvedCommand) -> Undo | None:
 def _cut_field(values: Mapping[str, Arg]) -> Undo | None:
     delimiter, fields = values.get("-d"), values.get("-f")
     if delimiter is None:
-        return a_name
+        return any_name
     first = delimiter.text == ":" and fields is not None and _FIRST_FIELDS.match(fields.text)
     return up_to_colon if first else None
 
@@ -129,19 +129,19 @@ def _awk_field(separator: str, script: str) -> Undo | None:
         return None
     if separator == ":":
         return up_to_colon if field.group(1) == "1" else None
-    return a_name if not separator else None
+    return any_name if not separator else None
 
 
 def read_back(emission: Emission, undone: Sequence[Undo]) -> Emission:
     """``emission`` after later stages, which are undone by ``undone``, the last stage of the pipeline first.
 
-    If a stage left only the name, any line may be one, so every name is a `Maybe`.
+    If a stage left only the name, any line may be one, so every name is a `PossiblePath`.
     """
     steps = [step for step in undone if step is not same]
     if not steps or not isinstance(emission, Form):
         return emission
     form = emission
-    if a_name in steps:
+    if any_name in steps:
         return replace(form, whole=_names, line=_no_name, begins=None) if form.command in ("git", "find") else PROSE
     if up_to_colon in steps and form.command not in ("grep", "git"):
         return PROSE
@@ -170,7 +170,7 @@ def up_to_colon(line: str) -> str:
     return f"{line}:1:"
 
 
-def a_name(line: str) -> str:
+def any_name(line: str) -> str:
     """A name that stood anywhere in its line."""
     return line
 
@@ -188,7 +188,7 @@ def _names(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         name = line.strip()
         if name and ("/" in name or "." in name) and " " not in name:
-            yield Maybe(name)
+            yield PossiblePath(name)
 
 
 def _no_name(_: str) -> None:
@@ -316,7 +316,7 @@ class Walk(msgspec.Struct):
                 self.script(loop.body)
         else:
             self.variables.pop(loop.variable, None)
-            self.going[loop.variable] = listed(words)
+            self.going[loop.variable] = list_names(words)
             self.script(loop.body)
             self.going.pop(loop.variable, None)
         self.nested -= 1
@@ -467,13 +467,13 @@ def _emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
         return own(invocation, cwd)
     if program == "gofmt" and not {"-l", "-d"} & {arg.text for arg in invocation.args}:
         return SILENT
-    summary = file_reports.summary_format(invocation, cwd)
+    summary = summaries_and_diagnostics.summary_format(invocation, cwd)
     if summary is not None:
         return summary
     if program in _READERS:
         return PROSE
     bare_names = _package(invocation) if program == "go" else ""
-    return file_reports.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
+    return summaries_and_diagnostics.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
 
 
 _FORMS: Mapping[str, Callable[[ResolvedCommand, str | None], Emission]] = {

@@ -7,7 +7,7 @@ import msgspec
 
 from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, by_line
-from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file
+from ctxd.indexing.shell.paths import PossiblePath, guessed, looks_like_file
 
 _WITH_VALUE = frozenset(("-I", "-w", "-T", "--ignore", "--hide", "--width", "--time-style", "--sort", "--block-size"))
 LONG = re.compile(
@@ -120,7 +120,7 @@ class _Listing:
     def _long(self, kind: str, name: str) -> str | None:
         if kind == "l":
             name, _, target = name.partition(" -> ")
-            return name if looks_like_file(name) or looks_like_file(target) else Maybe(name)
+            return name if looks_like_file(name) or looks_like_file(target) else PossiblePath(name)
         if kind != "-":
             return None
         return name[:-1] if self.classified and name[-1] == "*" else name
@@ -145,7 +145,7 @@ class _Listing:
 
 
 def _below(base: str, name: str) -> str:
-    return Maybe(f"{base}/{name}") if type(name) is Maybe else f"{base}/{name}"
+    return PossiblePath(f"{base}/{name}") if type(name) is PossiblePath else f"{base}/{name}"
 
 
 _FD_VALUES = frozenset(
@@ -317,7 +317,7 @@ class _Search(msgspec.Struct, frozen=True):
             return None
         kind, name = long.groups()
         name = _ESCAPED.sub(r"\1", name.partition(" -> ")[0] if kind == "l" else name)
-        return name if kind == "-" else Maybe(name)
+        return name if kind == "-" else PossiblePath(name)
 
     def line(self, line: str) -> str | None:
         if self.only_directories or not line.startswith(self.prefixes):

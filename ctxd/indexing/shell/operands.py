@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 import msgspec
 
 from ctxd.indexing.shell.parser import Word
-from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file, surely_file
+from ctxd.indexing.shell.paths import PossiblePath, guessed, has_file_suffix, looks_like_file
 
 FILLED_CHARS_MAX = 4096
 """Maximum characters of a word with variables. A longer one is not a file name; without a limit, values that double
@@ -316,7 +316,7 @@ _TOOLS = ("/bin/", "/sbin/", "/libexec/", "/MacOS/")
 def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
     """The names, as written, of files among the operands, and the program itself if it is a file of the project.
 
-    Operands that may be directories or other words are a `Maybe`.
+    Operands that may be directories or other words are a `PossiblePath`.
     """
     yield from _program(invocation)
     program, args = invocation.program, invocation.args
@@ -341,7 +341,7 @@ def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
     if program in ("sed", "gsed") and {"-i", "-I"} & given and operands and operands[0].text == "":
         operands = operands[1:]  # BSD's `sed -i ''`
     if program in ("python", "python3", "node", "bash", "sh", "zsh") and spec.instead & given:
-        operands = [arg for arg in operands[0 if "-m" in given else 1 :] if surely_file(arg.text)]
+        operands = [arg for arg in operands[0 if "-m" in given else 1 :] if has_file_suffix(arg.text)]
     skip = 0 if spec.instead & given or (spec.skip == 1 and spec.value_files & given) else spec.skip
     if program in ("cp", "mv"):
         yield from _copied(operands)
@@ -354,7 +354,7 @@ def _of_unknown(args: tuple[Arg, ...]) -> Iterator[str]:
     _, _, operands = split(args)
     for arg in operands:
         if _usable(arg) and ("/" in arg.text or looks_like_file(arg.text)) and "://" not in arg.text:
-            yield arg.text if surely_file(arg.text) else Maybe(arg.text)
+            yield arg.text if has_file_suffix(arg.text) else PossiblePath(arg.text)
 
 
 def _likely(operands: Iterable[Arg], only_likely: bool, program: str) -> Iterator[str]:
@@ -381,7 +381,7 @@ def _program(invocation: ResolvedCommand) -> Iterator[str]:
     if not any(part in path for part in _TOOLS) or looks_like_file(path):
         yield path
     elif path[0] != "/" and not any(part in path for part in _ENVIRONMENTS):
-        yield Maybe(path)
+        yield PossiblePath(path)
 
 
 def _tested(args: tuple[Arg, ...]) -> Iterator[str]:
@@ -404,6 +404,6 @@ def _copied(operands: list[Arg]) -> Iterator[str]:
         yield guessed(arg.text)
         if target.known and not target.glob:
             inside = f"{target.text.rstrip('/') or '/'}/{arg.text.rstrip('/').rpartition('/')[2]}"
-            yield guessed(inside) if into else Maybe(inside)
+            yield guessed(inside) if into else PossiblePath(inside)
     if _usable(target) and len(sources) == 1 and not target.text.endswith("/"):
-        yield Maybe(target.text) if into else guessed(target.text)
+        yield PossiblePath(target.text) if into else guessed(target.text)

@@ -55,10 +55,10 @@ class Silent(msgspec.Struct, frozen=True):
     """No output."""
 
 
-class Prose(msgspec.Struct, frozen=True):
+class UnparsedText(msgspec.Struct, frozen=True):
     """Text that is not read: file contents, messages."""
 
 
-Emission = Form | Marker | Lines | Silent | Prose
+Emission = Form | Marker | Lines | Silent | UnparsedText
 SILENT = Silent()
-PROSE = Prose()
+PROSE = UnparsedText()

@@ -94,7 +94,7 @@ _NAMED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E
 _LAST_CHARACTER = 0x10FFFF
 
 
-def spelled(text: str, at: int) -> tuple[str, int]:
+def unescape(text: str, at: int) -> tuple[str, int]:
     """The characters of ``$'…'``, and the position after it. ``at`` is the position after its opening quote."""
     found = _SPELLED.match(text, at)
     end = found.end() if found is not None else at
@@ -450,7 +450,7 @@ class _Parser:
                 parts.opaque = True
         elif text.startswith("'", self.at):
             parts.quoted = True
-            characters, self.at = spelled(text, self.at + 1)
+            characters, self.at = unescape(text, self.at + 1)
             parts.text.append(characters)
         elif text.startswith('"', self.at):
             self._quoted('"', parts, depth)

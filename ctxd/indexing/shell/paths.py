@@ -1,7 +1,7 @@
 """Candidates for files, and the test whether a string may name one.
 
-Owns the values `PathCandidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
-whether a name looks like a file's. Does not access the file system: the caller checks whether a candidate exists.
+Owns the values `PathCandidate`, `PossiblePath` and `Discovery`, the resolution of a name against a directory, and the
+guess whether a name looks like a file's. Does not access the file system: the caller checks whether a candidate exists.
 Guarantee: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
 slash.
 """
@@ -26,7 +26,7 @@ Anchor = Literal["repository"]
 """A base of relative names that the text does not show: the top of a git work tree."""
 
 
-class Maybe(str):
+class PossiblePath(str):
     """A name that may also be a directory's, or a plain word: has to be checked on disk."""
 
     __slots__ = ()
@@ -106,7 +106,7 @@ def resolve(cwd: str | None, name: str) -> str | None:
         return None
     if len(name) > NAME_CHARS_MAX and any(len(part) > NAME_CHARS_MAX for part in name.split("/")):
         return None
-    return str(name)  # Encoders do not support a `Maybe`.
+    return str(name)  # Encoders do not support a `PossiblePath`.
 
 
 def directory(cwd: str | None, name: str) -> str | None:
@@ -131,7 +131,7 @@ def looks_like_file(name: str) -> bool:
     return _is_bare(tail)
 
 
-def surely_file(name: str) -> bool:
+def has_file_suffix(name: str) -> bool:
     """Like `looks_like_file`, but only with suffixes that are common for files: for words of unknown commands."""
     if not name or name[-1] == "/" or _URL.match(name) or "=" in name or "@" in name.rpartition("/")[2]:
         return False
@@ -148,8 +148,8 @@ def _is_bare(tail: str) -> bool:
 
 
 def guessed(name: str) -> str:
-    """``name`` if it looks like a file's, else as a `Maybe`."""
-    return name if looks_like_file(name) else Maybe(name)
+    """``name`` if it looks like a file's, else as a `PossiblePath`."""
+    return name if looks_like_file(name) else PossiblePath(name)
 
 
 class Findings:
@@ -168,7 +168,7 @@ class Findings:
         if self._certain >= PATHS_MAX:
             return
         for name in names:
-            certain = type(name) is not Maybe
+            certain = type(name) is not PossiblePath
             if name == last and certain <= last_certain:
                 continue
             last, last_certain = name, certain

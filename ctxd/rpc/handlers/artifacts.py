@@ -2,7 +2,7 @@
 
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.rpc.caller import Caller, viewer_of
-from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd_protocol.methods import artifacts as wire
 
 

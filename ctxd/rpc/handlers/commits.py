@@ -5,9 +5,9 @@ import msgspec
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
-from ctxd.file_replies import PassedFile
+from ctxd.fd_passing import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
-from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd_protocol.methods import commits as wire
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, summary
-from ctxd.assembly.explanation import explain
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
+from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.request_target import Wanted, target_for
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.id_resolution import resolve
+from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import declarations_captured
-from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.context_types import AssemblyRecord, CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,

@@ -8,7 +8,7 @@ import msgspec
 from ctxd import __version__
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.grants import reachable
+from ctxd.rpc.grants import allowed_methods
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
@@ -50,7 +50,7 @@ class DaemonCalls:
             server=SERVER_NAME,
             version=__version__,
             protocol=max(common),
-            methods=tuple(sorted(reachable(caller.capability) if caller.methods is None else caller.methods)),
+            methods=tuple(sorted(allowed_methods(caller.capability) if caller.methods is None else caller.methods)),
             limits=caller.limits or self._limits,
             incarnation=self._incarnation,
             journal=self._journal,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
-from ctxd.sessions.list_filters import SessionLists
-from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.live_session import Accepted, WriteRequest
+from ctxd.sessions.session_listing import SessionLists
 from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.declaration import Nothing, SessionParams
 
 if TYPE_CHECKING:
     # Loads an HTTP client, which only hosts with a node need.
-    from ctxd.sharing.session_ownership import Hosts
+    from ctxd.sharing.session_ownership import SessionOwnership
 
 _RESUME: Final = "session.resume"
 _PAUSE: Final = "session.pause"
@@ -28,7 +28,9 @@ _FORK: Final = "session.fork"
 _LIST: Final = "session.list"
 
 
-def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None", lists: SessionLists) -> dict[str, AsyncHandler]:
+def handlers(
+    family: Mapping[str, AsyncHandler], hosts: "SessionOwnership | None", lists: SessionLists
+) -> dict[str, AsyncHandler]:
     """Return ``family``, the methods of sessions on this host, extended by those of several; ``hosts`` ``None``: there
     is one host."""
     shared = _SharedCalls(family, hosts, lists)
@@ -44,13 +46,15 @@ def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None", lists: S
 
 
 class _SharedCalls:
-    def __init__(self, family: Mapping[str, AsyncHandler], hosts: "Hosts | None", lists: SessionLists) -> None:
+    def __init__(
+        self, family: Mapping[str, AsyncHandler], hosts: "SessionOwnership | None", lists: SessionLists
+    ) -> None:
         self._family = family
         self._lists = lists
         self._hosts = hosts
 
     @property
-    def _others(self) -> "Hosts":
+    def _others(self) -> "SessionOwnership":
         if self._hosts is None:
             hint = "Set store.shared on every host whose node is on the same log."
             raise CtxdError("unsupported", "this daemon shares its sessions with no other host", hint=hint)

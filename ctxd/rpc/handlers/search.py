@@ -4,7 +4,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.search.search import SearchQueries
+from ctxd.search.search_queries import SearchQueries
 from ctxd_protocol.methods import search as wire
 from ctxd_protocol.methods.declaration import Nothing
 

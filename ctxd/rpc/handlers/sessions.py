@@ -15,10 +15,11 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
-from ctxd.sessions.list_filters import SessionLists
+from ctxd.sessions.export import Exports
+from ctxd.sessions.live_session import Accepted, LiveSession
 from ctxd.sessions.operation_table import Operations
-from ctxd.sessions.session import Accepted, LiveSession
-from ctxd.sessions.session_state import Place
+from ctxd.sessions.session_listing import SessionLists
+from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_size, text_size
 from ctxd.sessions.trash import Trash
 from ctxd_protocol.methods import chat, listing
@@ -43,6 +44,7 @@ class _SessionCalls:
         self._notices = notices
         self._trash = Trash(operations.sessions)
         self._lists = lists
+        self._exports = Exports(operations.sessions.store, operations.sessions.guard)
 
     async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
@@ -120,6 +122,15 @@ class _SessionCalls:
             )
             return Accepted(live.barrier, lambda _: result)
 
+    async def session_export(self, _: Caller, params: chat.SessionExportParams) -> chat.SessionExportResult:
+        live = await self._sessions.live(params.session)
+        async with live.lock:
+            live.require_current()
+        # Pending writes may still be lost, but an export is kept.
+        await self._sessions.store.wait_for_writes()
+        records, cursor = await self._exports.page(live, params.cursor, params.limit)
+        return chat.SessionExportResult(records=tuple(records), next_cursor=cursor)
+
     async def session_notices(self, caller: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
         found, after = await self._notices.since(
             params.session, params.after, params.limit, confined=caller.capability != "host"
@@ -146,7 +157,7 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
     return turns
 
 
-def _start(params: chat.EventLogParams) -> Place:
+def _start(params: chat.EventLogParams) -> EventPosition:
     """The position in the chat at which a page starts.
 
     Raises: CtxdError invalid_params for a cursor together with a first turn, or one that is not of this session.
@@ -167,7 +178,7 @@ def _start(params: chat.EventLogParams) -> Place:
 
 
 async def _logged(
-    live: LiveSession, first: Place, limit: int, bytes_max: int | None
+    live: LiveSession, first: EventPosition, limit: int, bytes_max: int | None
 ) -> tuple[list[chat.LoggedEvent], str | None]:
     """At most ``limit`` events from ``first`` on, as many as fit in a reply of ``bytes_max``, and the cursor of the
     next one, None at the end. Raises: CtxdError too_large if the first event alone is longer.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import random
 
 from ctxd.artifacts import packs
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.packs import records
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 
 LARGE = random.Random(13).randbytes(1_000_000)

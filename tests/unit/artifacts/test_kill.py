@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.fsck import faults
 from ctxd.artifacts.packs import records
-from ctxd.artifacts.store import ArtifactStore
 
 REPOSITORY = Path(__file__).parents[3]
 BASE = random.Random(7).randbytes(300_000)
@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from ctxd.artifacts import packs
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from tests.unit.artifacts.test_kill import contents
 packs.PACK_BYTES = 400_000
 store = ArtifactStore(Path(sys.argv[1]))

@@ -9,8 +9,8 @@ import anyio
 import msgspec
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.context_sections import spec
+from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.commit_operations import Commits
@@ -22,11 +22,11 @@ from ctxd.objects import document as documents
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import activation_operations, chat_operations, file_operations, toolcall_operations
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sessions.settings import SessionSettings
-from ctxd.sources.filesystem import HostFiles
-from ctxd.store.store import VersionStore
+from ctxd.sessions.session_settings import SessionSettings
+from ctxd.sources.host_files import HostFiles
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import event_of
 from ctxd_protocol.ids import chat_id

@@ -14,7 +14,7 @@ from ctxd.objects import document as documents
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions import activation_operations
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.live_session import WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.session_types import Message, Mount

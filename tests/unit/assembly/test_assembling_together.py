@@ -10,7 +10,7 @@ import pytest
 from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.sessions import file_operations
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.parsing import parse

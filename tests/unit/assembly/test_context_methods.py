@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ctxd.assembly import assembly_archive
-from ctxd.assembly.recorded_usage import UsageOperations
+from ctxd.assembly import recorded_assemblies
+from ctxd.assembly.usage_operations import UsageOperations
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.context import ContextCalls
-from ctxd.sessions.session import Accepted, Actor, WriteRequest, write_request
+from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, write_request
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (
@@ -180,7 +180,7 @@ async def test_records_are_read_a_few_at_a_time_however_many_there_are(
         for turn in range(20):
             home.append(live, Message(role="user", content=f"turn {turn}"))
             await call("context.assemble", AssembleParams(session="s", **made))
-    monkeypatch.setattr(assembly_archive, "_PAGE_BYTES", 2_000)
+    monkeypatch.setattr(recorded_assemblies, "_PAGE_BYTES", 2_000)
     async with household(tmp_path) as home:
         call, scan, read = Methods(home), home.store.scan, list[int]()
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ctxd.assembly.explanation import explain
+from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.window_items import Update
 from ctxd.assembly.window_references import EventRef, Material, items_of
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import activation_operations, toolcall_operations
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.purge_operations import purge, purge_chat
-from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
 from tests.unit.assembly.stored_sessions import Household, household

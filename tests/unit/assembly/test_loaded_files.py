@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.explanation import explain
+from ctxd.assembly.request_explanation import explain
 from ctxd.sessions import activation_operations
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.assembly.stored_sessions import Household, household

@@ -12,10 +12,10 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import context, file_lookups, objects, sessions
+from ctxd.rpc.handlers import context, files, mounts, objects, sessions
 from ctxd.sessions.change_notices import NoticeFeeds
+from ctxd.sessions.live_session import LiveSession, write_request
 from ctxd.sessions.operation_table import Operations
-from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.stored_sessions import Household, household
@@ -37,7 +37,8 @@ async def home(tmp_path: Path) -> AsyncIterator[Household]:
 async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
         bound(objects.ObjectCalls(home.sessions))
-        | bound(file_lookups.FileCalls(home.sessions, home.indexer))
+        | bound(files.FileCalls(home.sessions, home.indexer))
+        | bound(mounts.MountCalls())
         | sessions.handlers(
             Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions), lists(home)
         )
@@ -59,7 +60,7 @@ async def shared(home: Household) -> AsyncIterator[tuple[LiveSession, str]]:
     one, two = await home.create("a"), await home.create("b")
     await home.read(one, path)
     id = await home.read(two, path)
-    await home.store.settled()
+    await home.store.wait_for_writes()
     path.write_text(NEW)
     with failpoints.armed("journal.flush=sleep:50ms;journal.commit=error:ENOSPC*1"):
         yield two, id

@@ -14,7 +14,7 @@ from ctxd.assembly.repack_policy import (
     Content,
     Decision,
     Rules,
-    decide,
+    choose_repack,
 )
 from ctxd.models import Model
 
@@ -148,7 +148,7 @@ def policy(schedule):
             )  # fmt: skip
             before += part.tokens
             sent += part.tokens if part.enters < request else 0
-        decision = decide(
+        decision = choose_repack(
             contents, carried, tokens=before, sent=sent, idle_s=None if request == 0 else schedule.gaps[request],
             model=model(schedule.read, schedule.write, schedule.lifetime_s), lifetime_s=schedule.lifetime_s,
             rules=FOREVER,
@@ -222,7 +222,7 @@ def window(*facts):
 
 def decided(contents, *, rules=FOREVER, carried=None, sent=None, idle_s=0.0, after=0, **prices):
     tokens = contents[-1].before + contents[-1].tokens + after
-    return decide(
+    return choose_repack(
         contents, carried or {}, tokens=tokens, sent=tokens if sent is None else sent, idle_s=idle_s,
         model=model(**prices), lifetime_s=LIFETIME_S, rules=rules,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from ctxd.assembly.request_target import Wanted
 from ctxd.errors import CtxdError
 from ctxd.sessions import chat_operations
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.assembly.provider_rules import FORMATS, check_request

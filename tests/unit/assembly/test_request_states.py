@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly import append_window, render_cache
+from ctxd.assembly import append_window
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.epoch_show import EpochHistory
-from ctxd.assembly.explanation import explain
+from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
+from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.assembly.window_loading import ReadBound
@@ -26,12 +26,12 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import sessions
-from ctxd.rpc.handlers.purge_scan_export import SecretCalls
+from ctxd.rpc.handlers.objects import SecretCalls
 from ctxd.sessions import chat_operations
 from ctxd.sessions.change_notices import NoticeFeeds
+from ctxd.sessions.live_session import Accepted, LiveSession, WriteRequest, write_request
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.purge_operations import purge
-from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, write_request
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
 from ctxd_protocol.event_types import (
     Attachment,
@@ -47,7 +47,7 @@ from ctxd_protocol.event_types import (
 )
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.epochs import EpochShowParams
-from ctxd_protocol.session_types import Collapse, Message
+from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 from tests.unit.assembly.stored_sessions import MODELS_OF, Household, TestClock, household
 from tests.unit.sessions.world import lists
@@ -158,7 +158,7 @@ class Life:
                     await self.call(f"session.{what}", session=self.at, object=(await self.known())[argument])
             case _:
                 await getattr(self, what)(*argument if isinstance(argument, tuple) else (argument,))
-        await self.home.store.settled()
+        await self.home.store.wait_for_writes()
         head = self.home.store.head()
         assert head is not None
         if what not in ("fork", "branch"):
@@ -545,71 +545,3 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
         (tmp_path / "files/a.py").write_text("other")
         made = await ask(home, live, "openai-chat")
         assert len(recalled) == 2 and "swordfish" not in json.dumps(made.request)
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("RPC-11")
-async def test_a_kept_window_counts_all_that_its_answer_keeps(tmp_path: Path) -> None:
-    async with household(tmp_path) as home:
-        live = await home.create()
-        append(live, [PromptEvent(text="word " * 20_000)])
-        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=Wanted())
-        kept = home.assembler._cache.of(live)
-        assert kept.window is not None and 290_000 < kept.window.size < 310_000, "items, text and blocks"
-        await ask(home, live, "anthropic-messages")
-        assert 190_000 < kept.window.size < 210_000, "items and request"
-        form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
-        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=form)
-        made.encoded(text=False, blocks=False)
-        assert 290_000 < kept.window.size < 310_000, "also the bytes of the answer"
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("RPC-11")
-async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if nothing was added to them, so that nothing new is kept."""
-    async with household(tmp_path) as home:
-        for number in range(5):
-            live = await home.create(f"s{number}")
-            append(live, [PromptEvent(text="word " * 20_000)])
-            await ask(home, live, "anthropic-messages")
-    monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 500_000)
-    async with household(tmp_path) as home:
-        for number in range(5):
-            await ask(home, await home.sessions.live(f"s{number}"), "anthropic-messages")
-        kept = home.assembler._cache._kept.values()
-        assert sum(each.size for each in kept) <= 500_000 and len(kept) == 2
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("RPC-11")
-@pytest.mark.parametrize("what", ["calls", "chat"])
-async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refused(tmp_path: Path, what: str) -> None:
-    """However little of it the request would have: what a sandbox has recorded is not read whole for it."""
-    form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
-    (tmp_path / "files").mkdir()
-    async with household(tmp_path) as home:
-        live = await home.create(budget_tokens=30_000)
-        for number in range(10):
-            if what == "calls":
-                home.record(live, f"c{number}", f"{number} " + "line\n" * 100_000)
-            else:
-                home.append(
-                    live,
-                    Message(role="user", content=f"{number} " + "word " * 100_000),
-                    Message(role="assistant", content="Well."),
-                )
-        home.append(live, Message(role="user", content="What now?"))
-
-        async def size(chars_max: int) -> int:
-            call = WriteRequest("context.assemble", "p")
-            made = await home.assembler.assemble(live, call, chars_max=chars_max, wanted=form)
-            return len(json.dumps(made.context.request))
-
-        with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
-            await size(1_000_000)
-        assert (refused.value.code, refused.value.outcome, live.assembly) == ("too_large", "not_applied", 0)
-        assert refused.value.hint is not None and "Call the host's socket" in refused.value.hint
-        assert await size(4_000_000) < 1_000_000, "the budget leaves little of it"

@@ -7,11 +7,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.context_sections import PORTION_LINES
+from ctxd.assembly.spec_sections import PORTION_LINES
 from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.live_session import LiveSession, WriteRequest
 from tests.unit.assembly.stored_sessions import MODELS, Household, household
 
 pytestmark = pytest.mark.anyio

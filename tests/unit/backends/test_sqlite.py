@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.backends import sqlite as numbers
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
@@ -14,7 +14,7 @@ from tests.suites.backend import EmbeddedSuite
 
 @pytest.fixture
 def connection(tmp_path):
-    connection = dbfile.open_writer(tmp_path / "versions.db")
+    connection = sqlite_file.open_writer(tmp_path / "versions.db")
     connection.execute(journal.TABLES).fetchall()
     yield connection
     connection.close()
@@ -72,7 +72,7 @@ def test_an_entity_that_gets_no_number_is_an_error_and_no_row_of_another(connect
     backend = SqliteBackend(connection)
     backend.create()
     connection.execute("CREATE TRIGGER lossy BEFORE INSERT ON entity WHEN new.id='b' BEGIN SELECT raise(IGNORE); END")
-    with pytest.raises(dbfile.SqlFailed, match="1 entity without a number"):
+    with pytest.raises(sqlite_file.SqlFailed, match="1 entity without a number"):
         backend.append([Version("a", 10, 1, 7, b"x"), Version("b", 10, 1, 7, b"y")])
 
 

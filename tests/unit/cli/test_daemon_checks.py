@@ -92,30 +92,30 @@ def test_a_mount_that_is_gone_or_another_one_for_the_daemon_is_told(box, pid, tm
 @pytest.mark.requirement("CLI-9")
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_is_reached_from_inside_a_real_one(box):
-    (found,) = daemon_checks.reachable([box])
+    (found,) = daemon_checks.check_sandbox_access([box])
     assert (found.verdict, found.found) == ("ok", "answered inside a sandbox without network")
     Path(box.socket).rename(f"{box.socket}.away")
-    (found,) = daemon_checks.reachable([box])
+    (found,) = daemon_checks.check_sandbox_access([box])
     assert verdict(found) == "fail"
     Path(f"{box.socket}.away").rename(box.socket)
 
 
 @pytest.mark.requirement("CLI-9")
 def test_where_it_cannot_be_tried_that_is_said(box, monkeypatch, tmp_path):
-    (none,) = daemon_checks.reachable([])
+    (none,) = daemon_checks.check_sandbox_access([])
     assert verdict(none) == "ok"
     refuses = tmp_path / "bwrap"
     refuses.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     refuses.chmod(0o755)
-    (found,) = daemon_checks.reachable([box], str(refuses))
+    (found,) = daemon_checks.check_sandbox_access([box], str(refuses))
     assert verdict(found) == "warn"
     own = os.stat(box.directory).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     for uid, user in ((None, own), (own + 2, own + 2)):
-        (found,) = daemon_checks.reachable([msgspec.structs.replace(box, uid=uid)], str(refuses))
+        (found,) = daemon_checks.check_sandbox_access([msgspec.structs.replace(box, uid=uid)], str(refuses))
         assert (found.verdict, found.found) == ("ok", f"user {user}'s: ctx doctor as root tries it")
-    (found,) = daemon_checks.reachable([msgspec.structs.replace(box, uid=own + 1)], str(refuses))
+    (found,) = daemon_checks.check_sandbox_access([msgspec.structs.replace(box, uid=own + 1)], str(refuses))
     assert verdict(found) == "warn", "its own user can try it"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    (found,) = daemon_checks.reachable([box])
+    (found,) = daemon_checks.check_sandbox_access([box])
     assert "bubblewrap" in found.fix

@@ -87,7 +87,7 @@ def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, mon
     def deny(path, runner, deadline):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("ctxd_client._sync.reconnecting.open_connection", deny)
+    monkeypatch.setattr("ctxd_client._sync.reconnecting_connection.open_connection", deny)
     ran = ctx("status", "--socket", "/x.sock")
     assert ran.code == 6
     assert "another user or group" in ran.err

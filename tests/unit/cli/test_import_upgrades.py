@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.capture import transcript_plan
-from ctxd.cli import import_delivery, import_reading
-from ctxd.cli.import_delivery import TranscriptImport
+from ctxd.capture import native_import_plan
+from ctxd.cli import import_comparison, importer
 from ctxd.cli.import_result import ImportResult
+from ctxd.cli.importer import TranscriptImport
 from ctxd_client import connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent
@@ -19,7 +19,7 @@ from tests.client.running import Running
 from tests.spec.claude_records import compaction, fork_of, forked, newest
 from tests.spec.test_import import Claude, append, commits, labels, write
 
-_PROMPT = transcript_plan._prompt
+_PROMPT = native_import_plan.prompt_in
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         found = _PROMPT(events)
         return None if found is not None and found.text.startswith("<") else found
 
-    for module in (import_delivery, import_reading):
-        monkeypatch.setattr(module, "PARSER", transcript_plan.PARSER - 1)
-    monkeypatch.setattr(transcript_plan, "_prompt", no_tags)
-    monkeypatch.setattr(transcript_plan, "_SPAWNING", frozenset())
+    for module in (importer, import_comparison):
+        monkeypatch.setattr(module, "PARSER", native_import_plan.PARSER - 1)
+    monkeypatch.setattr(native_import_plan, "prompt_in", no_tags)
+    monkeypatch.setattr(native_import_plan, "_SPAWNING", frozenset())
     yield monkeypatch
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ctxd import formatting
 from ctxd.cli.context import BAR_COLUMNS, bar
 from ctxd.cli.revisions import moment_ms
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 from ctxd.formatting import count
 from ctxd_protocol.context_types import AssembledContext, SectionSize
 from tests.fakes.daemon import Refusal, smallest

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ctxd.cli.revisions import REVISION_CHARS_MAX, Revision, moment_ms, parse
-from ctxd.command_line import Stop
+from ctxd.click_support import Stop
 from ctxd_protocol.methods.sessions import SessionResult
 from tests.fakes.daemon import Refusal, smallest
 

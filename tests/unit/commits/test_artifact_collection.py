@@ -12,9 +12,9 @@ from ctxd.commits.artifact_operations import Artifacts
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document
 from ctxd.rpc.caller import Caller, viewer_of
+from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Write
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.methods import artifacts as wire

@@ -71,7 +71,7 @@ async def settled(made: World) -> None:
     waiting = materializer(made)
     with anyio.fail_after(30):
         while waiting._wanted:
-            await made.store.settled()
+            await made.store.wait_for_writes()
             await anyio.sleep(0.002)
 
 

@@ -15,7 +15,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
-from ctxd.commits.delta_capture import captured
+from ctxd.commits.delta_scan import captured
 from ctxd.commits.materialize import Materializer
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
@@ -386,7 +386,7 @@ async def test_listings_and_look_ups_follow_an_index(tmp_path: Path, wanted: Com
     async with committing(tmp_path) as made:
         await checkpoint(made, TEXT)
     with explained(tmp_path) as (connection, plans):
-        assert commit_index.listed(connection, wanted, 10) == []
+        assert commit_index.list_commits(connection, wanted, 10) == []
         assert commit_index.newest(connection, wanted) is None
     assert len(plans) == 2
     assert [plan for plan in plans if "TEMP B-TREE" in plan] == []

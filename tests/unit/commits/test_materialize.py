@@ -15,7 +15,7 @@ import pytest
 
 from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
-from ctxd.file_replies import PassedFile
+from ctxd.fd_passing import PassedFile
 from ctxd.formats import events_v1
 from ctxd.objects.commit_fields import entity_id
 from ctxd_protocol.event_types import ToolResultEvent

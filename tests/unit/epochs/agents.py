@@ -10,8 +10,8 @@ from ctxd.epochs.component import Loaded, Provider, UnavailableComponent
 from ctxd.epochs.component_files import AgentFiles
 from ctxd.epochs.instruction_files import PREFIX, InstructionFiles, Instructions
 from ctxd.epochs.skills import SkillFiles
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd_protocol.session_types import ComponentOptions, Harness, Mount
 from tests.unit.assembly.stored_sessions import HOST, Household, TestClock, household
 

@@ -13,24 +13,24 @@ from ctxd.epochs.component import Component, combined
 from ctxd.epochs.component_changes import Blocked, Components, differences
 from ctxd.epochs.component_loading import EntryValue
 from ctxd.epochs.epoch_state import (
-    Begin,
     ComponentChange,
     ComponentText,
+    EpochCause,
     EpochEvent,
     EpochHead,
     EpochState,
     LostRace,
     append,
-    begun,
-    fold,
-    folded,
+    apply_event,
+    begin_epoch,
+    replay_events,
 )
 from ctxd.errors import CtxdError
 from tests.unit.epochs.scripted import Number, Scripted, Word, read
 
 SEED = 20261123
 KEYS = ("core/a", "core/b", "files/x", "files/y", "api/e")
-BEGINS: tuple[Begin, ...] = ("compaction", "repack", "model", "provider")
+BEGINS: tuple[EpochCause, ...] = ("compaction", "repack", "model", "provider")
 
 
 def address(text: ComponentText) -> str:
@@ -53,7 +53,7 @@ class Session:
 
     @property
     def state(self) -> EpochState:
-        return fold(event for _, event in self.events)
+        return replay_events(event for _, event in self.events)
 
     def values(self, state: EpochState | None = None) -> dict[str, int]:
         """The belief by key, without texts that are gone."""
@@ -64,15 +64,17 @@ class Session:
             if at in self.texts
         }
 
-    def decide(self, states: dict[str, int | None], begins: Begin | None) -> tuple[EpochHead, EpochEvent | None, dict]:
+    def decide(
+        self, states: dict[str, int | None], begins: EpochCause | None
+    ) -> tuple[EpochHead, EpochEvent | None, dict]:
         """The event of the next request, with its texts. Raises: Blocked."""
         state = self.state
         found = differences(state, self.texts, components(states), address, first=not state.epoch)
         event: EpochEvent | None = None
         if not state.epoch:
-            event = begun(state, "first", found.changes)
+            event = begin_epoch(state, "first", found.changes)
         elif begins is not None:
-            event = begun(state, begins, found.changes)
+            event = begin_epoch(state, begins, found.changes)
         elif found.changes:
             event = EpochEvent(epoch=state.epoch, changes=found.changes)
         return EpochHead(self.number, state.epoch), event, dict(found.texts)
@@ -154,21 +156,23 @@ def test_a_state_is_the_same_from_the_beginning_of_its_epoch(seed: int) -> None:
     session = run(seed)
     events = [event for _, event in session.events]
     since = max(n for n, event in enumerate(events) if event.begins is not None)
-    assert fold(events[since:]) == msgspec.structs.replace(session.state, tools=fold(events[since:]).tools)
+    assert replay_events(events[since:]) == msgspec.structs.replace(
+        session.state, tools=replay_events(events[since:]).tools
+    )
 
 
 @given(st.integers(0, 10**6))
 def test_a_new_epoch_has_the_belief_as_its_baseline_and_no_updates(seed: int) -> None:
     state = run(seed).state
-    after = folded(state, begun(state, "compaction"))
+    after = apply_event(state, begin_epoch(state, "compaction"))
     assert (after.baseline, after.believed, after.updates, after.gone) == (state.believed, state.believed, (), ())
     assert after.epoch == state.epoch + 1
 
 
 @given(st.integers(0, 10**6), st.integers(0, 24))
 def test_a_fork_believes_what_was_believed_there(seed: int, turn: int) -> None:
-    there = fold(event for at, event in run(seed).events if at <= turn)
-    child = fold([begun(there, "fork")])
+    there = replay_events(event for at, event in run(seed).events if at <= turn)
+    child = replay_events([begin_epoch(there, "fork")])
     assert (child.baseline, child.believed, child.updates) == (there.believed, there.believed, ())
 
 
@@ -182,7 +186,7 @@ def test_a_session_that_moved_gets_the_differences_as_updates() -> None:
 def test_an_unknown_epoch_is_initialised_without_a_baseline() -> None:
     state = EpochState()
     found = differences(state, {}, components({"core/a": 1, "core/b": None}), address, first=False)
-    after = folded(state, begun(state, "unknown", found.changes))
+    after = apply_event(state, begin_epoch(state, "unknown", found.changes))
     assert (after.baseline, list(after.believed), [change.part for change in after.updates]) == (
         {},
         ["core/a"],
@@ -233,12 +237,12 @@ def test_an_unavailable_component_blocks_only_the_first_baseline() -> None:
 
 
 def test_events_that_contradict_the_fold_are_refused() -> None:
-    state = fold([begun(EpochState(), "first")])
+    state = replay_events([begin_epoch(EpochState(), "first")])
     with pytest.raises(ValueError, match="epoch 3 follows epoch 1"):
-        folded(state, EpochEvent(epoch=3))
+        apply_event(state, EpochEvent(epoch=3))
     for part in ("changed", "removed", "baseline"):
         with pytest.raises(ValueError, match="core/a cannot be"):
-            folded(state, EpochEvent(epoch=1, changes=(ComponentChange("core/a", part, "0"),)))
+            apply_event(state, EpochEvent(epoch=1, changes=(ComponentChange("core/a", part, "0"),)))
 
 
 def test_keys_are_unique_and_of_a_bounded_length() -> None:

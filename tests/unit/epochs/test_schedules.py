@@ -17,12 +17,12 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.request_target import Wanted
 from ctxd.clock import SystemClock
 from ctxd.epochs.component import Component
-from ctxd.epochs.epoch_state import fold
+from ctxd.epochs.epoch_state import replay_events
 from ctxd.errors import CtxdError
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.sessions import chat_operations
-from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.store.store import VersionStore
+from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.store.version_store import VersionStore
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncSession
 from ctxd_protocol.context_types import AssembledContext
@@ -116,7 +116,7 @@ class Requests:
         """The belief by the stored events and texts."""
         records = await self.home.archive.records("s")
         events = [each.window.epoch for each in records if each.window is not None and each.window.epoch is not None]
-        believed = fold(events).believed
+        believed = replay_events(events).believed
         texts = await self.home.archive.windows.texts(await self.live(), believed.values())
         values = {key: text for key, at in believed.items() if (text := texts[at]) is not None}
         return {key: json.loads(text.value)["n"] for key, text in values.items()}

@@ -15,7 +15,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import Delta, Materialization
 from ctxd.secrets.redaction import Capture, fleeting_guard
-from ctxd.transcripts.readers import read
+from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,

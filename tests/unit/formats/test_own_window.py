@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.formats.harness_session import HarnessName, NewSession, written
+from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.transcripts import claude_code, codex, opencode
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
 from ctxd.transcripts.records import Line, lines
 from ctxd_protocol import event_types as typed
@@ -19,7 +20,7 @@ Record = dict[str, Any]
 NEW = NewSession("01999999-0000-7000-8000-000000000001", "/work", 1_793_527_200_000, ("scripted", "model"))
 
 
-def goes_on(harness: HarnessName, events: list[typed.Event]) -> tuple[bytes, dict[str, int]]:
+def goes_on(harness: HarnessCommand, events: list[typed.Event]) -> tuple[bytes, dict[str, int]]:
     """The file with which ``harness`` continues its own session of ``events``, and what was left out."""
     losses = Losses()
     made = written(events, harness, NEW, own=True, losses=losses)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ctxd.indexing.file_indexer import Indexed, Indexer
-from ctxd.indexing.freshen import Freshened
+from ctxd.indexing.stale_files import Freshened
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Artifact, Document, Stored, is_large
 from ctxd.store.write_types import NOT_CACHED, NotCached

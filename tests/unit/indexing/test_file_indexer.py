@@ -11,13 +11,13 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexed, Indexer
-from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
+from ctxd.indexing.stale_files import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
 from ctxd.indexing.stub_discovery import discover
 from ctxd.objects.document import AsOf, Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
-from ctxd.sources.filesystem import HostFiles
-from ctxd.sources.path_lookups import Lookups
+from ctxd.sources.hang_safe_lookups import Lookups
+from ctxd.sources.host_files import HostFiles
 from ctxd.store.purge import purged_document
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource

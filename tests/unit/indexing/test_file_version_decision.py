@@ -3,12 +3,12 @@
 import pytest
 
 from ctxd.indexing.file_version_decision import (
-    Absent,
-    Held,
-    OutOfReach,
+    DeletedSource,
     Oversized,
+    ReadSource,
     SourceState,
-    decide,
+    UnavailableSource,
+    decide_outcome,
     is_due,
     is_overtaken,
 )
@@ -29,14 +29,14 @@ HEADS: dict[str, Document | None] = {
     "deleted": file_tombstone(ID, SOURCE),
 }
 STATES: dict[str, SourceState] = {
-    "old": Held(OLD, "old"),
-    "new": Held(NEW, "new"),
+    "old": ReadSource(OLD, "old"),
+    "new": ReadSource(NEW, "new"),
     "large": Oversized(9, 1),
     "later": Oversized(9, 2),
     "sent": Oversized(9),
     "larger": Oversized(10, 1),
-    "gone": Absent(),
-    "away": OutOfReach("missing"),
+    "gone": DeletedSource(),
+    "away": UnavailableSource("missing"),
 }
 TABLE = """
            old        new        large      later      sent       larger     gone       away
@@ -53,7 +53,7 @@ CELLS = [(row[0], state, outcome) for row in _ROWS for state, outcome in zip(_HE
 
 @pytest.mark.parametrize(("head", "state", "outcome"), CELLS)
 def test_every_head_and_state_have_one_outcome(head: str, state: str, outcome: str) -> None:
-    assert decide(HEADS[head], STATES[state]) == outcome
+    assert decide_outcome(HEADS[head], STATES[state]) == outcome
 
 
 def test_a_version_is_due_only_where_something_changed() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
 from ctxd.projection.comparison import Comparison, compare
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Connect
 from ctxd.projection.progress import Room
 from ctxd.projection.projection_loop import Projection, Target
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write
 from tests.waiting import until
@@ -63,7 +63,7 @@ async def projecting(
 
 async def level(store: VersionStore) -> None:
     """Return once the node has everything that was accepted."""
-    await store.settled()
+    await store.wait_for_writes()
 
     def reached() -> bool:
         status = store.status()

@@ -104,27 +104,27 @@ class TestCursors:
         assert progress.fence(None, None, run="b", genesis="g") == Cursor(1, "b", 0, "g")
 
     def test_a_cursor_on_the_journals_chain_is_gone_on_from(self) -> None:
-        assert progress.judge(AT, None, run="b", chain="c7", head_seq=9) == Resume()
-        assert progress.judge(None, None, run="b", chain=None, head_seq=9) == Resume()
+        assert progress.check_cursor(AT, None, run="b", chain="c7", head_seq=9) == Resume()
+        assert progress.check_cursor(None, None, run="b", chain=None, head_seq=9) == Resume()
 
     def test_a_node_that_lost_rows_is_noticed(self) -> None:
         known = Cursor(5, "b", 9, "c9")
-        assert progress.judge(AT, known, run="b", chain="c7", head_seq=9) == Resume(lost=2)
-        assert progress.judge(None, known, run="b", chain=None, head_seq=9) == Resume(lost=9)
+        assert progress.check_cursor(AT, known, run="b", chain="c7", head_seq=9) == Resume(lost=2)
+        assert progress.check_cursor(None, known, run="b", chain=None, head_seq=9) == Resume(lost=9)
 
     def test_a_cursor_beyond_or_off_the_journal_stops_everything(self) -> None:
-        beyond = progress.judge(AT, None, run="b", chain=None, head_seq=5)
-        off = progress.judge(AT, None, run="b", chain="other", head_seq=9)
+        beyond = progress.check_cursor(AT, None, run="b", chain=None, head_seq=5)
+        off = progress.check_cursor(AT, None, run="b", chain="other", head_seq=9)
         assert isinstance(beyond, Halt) and isinstance(off, Halt)
         # Without --force, the command would refuse for the same reason.
         assert "rebuild-xtdb --force" in beyond.message and "rebuild-xtdb --force" in off.message
 
     def test_another_daemon_that_took_over_is_not_fought(self) -> None:
-        verdict = progress.judge(AT, Cursor(2, "b", 7, "c7"), run="b", chain="c7", head_seq=9)
+        verdict = progress.check_cursor(AT, Cursor(2, "b", 7, "c7"), run="b", chain="c7", head_seq=9)
         assert isinstance(verdict, Halt) and verdict.final
 
     def test_an_older_copy_of_the_node_is_no_other_daemon(self) -> None:
-        assert progress.judge(AT, Cursor(8, "b", 9, "c9"), run="b", chain="c7", head_seq=9) == Resume(lost=2)
+        assert progress.check_cursor(AT, Cursor(8, "b", 9, "c9"), run="b", chain="c7", head_seq=9) == Resume(lost=2)
 
     def test_an_abort_is_explained_by_a_cursor_that_moved(self) -> None:
         assert not progress.has_moved(AT, AT)
@@ -179,21 +179,21 @@ class TestRoom:
         waiting.add(12, 700, now=101.0)
         waiting.add(13, 300, now=105.0)
         assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (3, 1_000, 6.0)
-        waiting.reach(12)
+        waiting.record_progress(12)
         assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (1, 300, 2.0)
-        waiting.reach(13)
+        waiting.record_progress(13)
         assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (0, 0, 0.0)
 
     def test_rows_from_before_the_start_count_as_much_as_they_do_on_average(self) -> None:
         waiting = progress.Waiting()
         waiting.begin(reached=0, head=1_000, bytes_each=50.0, now=0.0)
-        waiting.reach(400)
+        waiting.record_progress(400)
         assert (waiting.rows, waiting.bytes) == (600, 30_000)
 
     def test_what_a_node_lost_is_projected_again_and_waits_for_nothing(self) -> None:
         waiting = progress.Waiting()
         waiting.begin(reached=1_000, head=1_000, bytes_each=50.0, now=0.0)
-        waiting.reach(3)
+        waiting.record_progress(3)
         assert (waiting.rows, waiting.bytes) == (0, 0)
 
     def test_a_long_outage_is_counted_in_few_words(self) -> None:

@@ -130,7 +130,7 @@ async def test_the_watermark_of_a_former_writer_id_does_not_come_back_with_a_pow
     assert (root / "projection.json").exists()
     async with node_maintenance.held(root) as state:
         with noting_syncs() as synced:
-            node_maintenance.become_another_writer(state)
+            node_maintenance.renew_writer_id(state)
     assert [names for folder, names in synced.seen if folder == root and "projection.json" not in names]
 
 

@@ -43,7 +43,7 @@ async def test_rows_of_one_entity_share_transactions_each_of_which_moves_the_cur
         node.hold = anyio.Event()
         for n in range(200):
             store.submit(write(document("same", f"v{n}", tool="bash"), document(f"u{n}", tool="bash")))
-        await store.settled()
+        await store.wait_for_writes()
         node.hold.set()
         await level(store)
     assert len(node.log) <= 10, "200 rows took a transaction each when an entity was put once in one"
@@ -167,10 +167,10 @@ class TestRoomToWait:
             await level(store)
             node.down = True
             fill(store, 500)
-            await store.settled()
+            await store.wait_for_writes()
             assert "backlog at 50%" in store.status().projection.reason
             fill(store, 300, first=500)
-            await store.settled()
+            await store.wait_for_writes()
             with pytest.raises(CtxdError) as refused:
                 fill(store, 100, first=800)
             assert (refused.value.code, refused.value.outcome) == ("rate_limited", "not_applied")
@@ -182,7 +182,7 @@ class TestRoomToWait:
             await level(store)
             node.down = True
             fill(store, 100)
-            await store.settled()
+            await store.wait_for_writes()
             with pytest.raises(CtxdError) as refused:
                 store.submit(write(document("over")))
             assert (refused.value.code, refused.value.outcome) == ("store_backlog_full", "not_applied")
@@ -194,7 +194,7 @@ class TestRoomToWait:
     async def test_what_was_there_before_it_was_first_projected_refuses_nothing(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 200)
-            await store.settled()
+            await store.wait_for_writes()
         (root / "projection.json").unlink()
         node.wipe()
         node.down = True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.projection import journal_rows
 from ctxd.projection.journal_rows import Rows
 from tests.unit.store.documents import document, write

@@ -12,8 +12,8 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import component_texts_prefix, entry_id
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.node_connection import Connect
+from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
-from ctxd.sessions.session import WriteRequest
 from tests.fakes.node import MemoryNode
 from tests.unit.assembly.stored_sessions import Household
 from tests.unit.projection.projecting import compared, level, projecting

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.session import Accepted
+from ctxd.sessions.live_session import Accepted
 from ctxd.store.write_types import Pending
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult

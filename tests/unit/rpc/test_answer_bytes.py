@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from ctxd.rpc.answer_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
 from ctxd.rpc.dispatch import ANSWER_BYTES
 from ctxd.rpc.listener_state import SharedState, Timing
+from ctxd.rpc.reply_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandbox_types import Quota

@@ -3,7 +3,7 @@
 import msgspec
 import structlog
 
-from ctxd.rpc.calls import BATCH_BYTES_MAX, BatchAnswers, encode_answers
+from ctxd.rpc.in_flight_calls import BATCH_BYTES_MAX, BatchAnswers, encode_answers
 from ctxd_protocol.jsonrpc import Reply
 
 LOG = structlog.get_logger()

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from ctxd import file_replies
-from ctxd.file_replies import PassedFile, send_with_file
+from ctxd import fd_passing
+from ctxd.fd_passing import PassedFile, send_with_file
 from ctxd.rpc import connection
 from tests.fakes.loopback import WAIT_S, frame, serving
 
@@ -194,7 +194,7 @@ async def test_a_call_that_ends_at_once_has_its_content_in_the_line_and_a_notifi
 async def test_only_the_daemons_user_and_root_get_files(monkeypatch, uid, passes):
     """Another user who may use the socket would hold the daemon's memory for as long as it keeps them."""
     ours, theirs = socket.socketpair()
-    packed = file_replies.struct.pack("3i", 1, uid, 1)
+    packed = fd_passing.struct.pack("3i", 1, uid, 1)
     monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: packed)
     with ours, theirs, Path("/dev/null").open() as file:
         assert (send_with_file(ours.fileno(), b"line\n", file.fileno()) > 0) is passes

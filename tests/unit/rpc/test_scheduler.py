@@ -6,7 +6,7 @@ from time import perf_counter
 import anyio
 import pytest
 
-from ctxd.rpc.calls import WRITE_WINDOW
+from ctxd.rpc.in_flight_calls import WRITE_WINDOW
 from ctxd.rpc.listener_state import SharedState
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import (

@@ -9,7 +9,7 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, bound, build_table, complete
-from ctxd.rpc.grants import reachable
+from ctxd.rpc.grants import allowed_methods
 from ctxd.rpc.handlers import daemon
 from ctxd.rpc.wire_errors import MalformedParams, error_of
 from ctxd_protocol.errors import ERRORS
@@ -40,15 +40,15 @@ def params_of(entry, raw):
 
 @pytest.mark.requirement("RPC-3")
 def test_each_capability_reaches_its_own_methods_and_those_below():
-    assert reachable("host") == METHODS.keys()
-    assert reachable("observe") == {"hello", "rpc.discover", "context.current"}
-    assert reachable("observe") < reachable("session") < reachable("host")
+    assert allowed_methods("host") == METHODS.keys()
+    assert allowed_methods("observe") == {"hello", "rpc.discover", "context.current"}
+    assert allowed_methods("observe") < allowed_methods("session") < allowed_methods("host")
 
 
 @pytest.mark.requirement("RPC-3")
 def test_what_a_capability_does_not_reach_is_not_in_its_table():
     every = {name: lambda caller, params: params for name in METHODS}
-    assert build_table(every, "session").keys() == reachable("session")
+    assert build_table(every, "session").keys() == allowed_methods("session")
     assert "session.create" not in build_table(every, "session")
 
 
@@ -134,7 +134,7 @@ def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
     assert (said.server, said.protocol, said.incarnation, said.limits) == ("ctxd", 1, 3, Limits())
     assert said.methods == tuple(sorted(METHODS))
     assert answered(daemon_handlers(), "hello", caller("observe"), HelloParams()).methods == tuple(
-        sorted(reachable("observe"))
+        sorted(allowed_methods("observe"))
     )
 
 

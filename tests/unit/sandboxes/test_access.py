@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sandboxes.directories import Directories, grant
+from ctxd.sandboxes.sandbox_directories import Directories, grant
 from ctxd_protocol.context_types import CurrentContext
 
 INSIDE, STRANGER = 12345, 12346

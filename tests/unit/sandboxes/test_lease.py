@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.lifecycle import RESTART_GRACE_S, Lease
 from ctxd.sandboxes.registration import Registration, new_id, require_plain_roots
+from ctxd.sandboxes.sandbox_directories import Directories
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.session_types import Mount
 

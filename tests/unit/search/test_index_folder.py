@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.search import index_folder
 from ctxd.search.index_folder import prepare
 
@@ -143,7 +143,7 @@ def test_want_of_room_is_no_reason_to_move(state: Path, tmp_path: Path, monkeypa
         raise OSError(28, os.strerror(28), str(folder))
 
     monkeypatch.setattr(index_folder, "make_folder", full)
-    with pytest.raises(dbfile.DiskFull):
+    with pytest.raises(sqlite_file.DiskFull):
         prepare(state, tmp_path / "cache")
     assert (state / "search").readlink() == folder
 

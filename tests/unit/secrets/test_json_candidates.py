@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ctxd.secrets.built_in_rules import BUILT_IN, Rule
 from ctxd.secrets.redaction import Capture, Guard
-from ctxd.secrets.rules import BUILT_IN, Rule
 from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import FAMILIES, made_up, samples
 

@@ -8,8 +8,8 @@ import pytest
 from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.sessions.chat import read_pages, read_turns
-from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
-from ctxd.sessions.stored_session import AppendChat, events_of, events_size, read_segment
+from ctxd.sessions.live_session import RECENT_CHARS_MAX, LiveSession, WriteRequest
+from ctxd.sessions.stored_session import AppendChat, delta_events, events_size, read_segment
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, Usage
 from tests.unit.sessions.world import CALLER, World, code_of, record, say, world
 
@@ -119,7 +119,7 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
         ]
         assert turn.messages[1].meta == {"model": "m", "usage": {"input": 7}}
         (stored,) = await w.store.scan("segment:s#")
-        assert events_of(read_segment(stored.document)) == events
+        assert delta_events(read_segment(stored.document)) == events
 
 
 @pytest.mark.requirement("SES-20")

@@ -10,7 +10,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.sessions.export import Exports, Record
-from ctxd.sessions.session import LiveSession
+from ctxd.sessions.live_session import LiveSession
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, world
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.session import Accepted
+from ctxd.sessions.live_session import Accepted
 from tests.unit.sessions.world import World, world
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.sessions.lineage import Part
-from ctxd.sessions.settings import ForkBase, SessionSettings
+from ctxd.sessions.session_settings import ForkBase, SessionSettings
 from ctxd.sessions.stored_session import SessionHead
 from tests.unit.sessions.world import world
 

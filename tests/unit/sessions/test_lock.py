@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from ctxd.sessions.session import SessionLock, Ticket
+from ctxd.sessions.live_session import SessionLock, Ticket
 
 pytestmark = pytest.mark.anyio
 

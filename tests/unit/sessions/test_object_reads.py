@@ -12,9 +12,9 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, Page
-from ctxd.sessions import session_objects
+from ctxd.sessions import session_documents
 from ctxd.sessions.object_reads import Objects
-from ctxd.sessions.session_state import SessionState, fold
+from ctxd.sessions.session_state import SessionState, replay_deltas
 from ctxd.sessions.stored_session import SessionDelta
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import VersionRow
@@ -220,13 +220,13 @@ async def test_a_long_session_is_folded_beside_the_loop(
 
     def noted(deltas: Sequence[SessionDelta]) -> SessionState:
         threads.append(threading.current_thread())
-        return fold(deltas)
+        return replay_deltas(deltas)
 
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         for n in range(5):
             await say(w, "s1", ("user", f"question {n}"))
-        monkeypatch.setattr(session_objects, "fold", noted)
+        monkeypatch.setattr(session_documents, "replay_deltas", noted)
         monkeypatch.setattr(w.sessions.folding, "inline", 3)
         assert (await w.call("object.get", session="s1", object=id)).object.id == id
     assert threads and threading.main_thread() not in threads

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.session import Actor
+from ctxd.sessions.live_session import Actor
 from ctxd_protocol.methods.files import FileIndexParams
 from ctxd_protocol.methods.sessions import MembershipParams, SessionAppendParams, SessionCreateParams
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams

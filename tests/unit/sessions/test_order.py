@@ -12,8 +12,8 @@ from ctxd.epochs.component_loading import ComponentObserver
 from ctxd.secrets.redaction import Capture
 from ctxd.secrets.scanner import Hit, Scanner
 from ctxd.sessions.export import Exports
+from ctxd.sessions.live_session import Accepted, Ticket, WriteRequest
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
-from ctxd.sessions.session import Accepted, Ticket, WriteRequest
 from tests.unit.sessions.world import CALLER, record, say, settled, world
 
 pytestmark = pytest.mark.anyio

@@ -10,22 +10,22 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.backends import sqlite
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import Fields
-from ctxd.objects.document import Document, sourceless
+from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.fork_operations import ForkOperations
+from ctxd.sessions.live_session import RECENT_CHARS_MAX, Actor, WriteRequest
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purge_operations import purge, purge_chat
-from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
-from ctxd.sessions.sessions_of_other_hosts import MovedSession
-from ctxd.sessions.settings import ForkBase
+from ctxd.sessions.session_settings import ForkBase
 from ctxd.sessions.stored_session import SessionHead
-from ctxd.store import text_sources
+from ctxd.store import component_text_index
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import verify
@@ -54,7 +54,7 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
             await code_of(purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None))
             == "session_owned_elsewhere"
         )
-        await w.store.settled()
+        await w.store.wait_for_writes()
         assert w.store.head() == before and live.recent[0][0] == PromptEvent(text="the secret")
         del w.sessions.moved_sessions["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
@@ -167,7 +167,7 @@ async def test_a_session_that_is_forked_while_what_it_begins_with_is_purged_has_
             group.start_soon(partial(w.call, "object.purge", object=what))
             for _ in range(100):
                 await anyio.lowlevel.checkpoint()
-                await w.store.settled()
+                await w.store.wait_for_writes()
             return documents
 
         monkeypatch.setattr(ForkOperations, "_own_documents", slowly)
@@ -204,7 +204,7 @@ async def test_the_title_of_an_imported_session_that_moved_is_residue_of_its_com
         recorded = RecordedSession(title="the secret", permissions={"mode": "plan"})
         await w.call("session.annotate", session="s1", recorded=msgspec.to_builtins(recorded))
         fields = Fields(principal="host", at=1, format="raw", checkpoint="explicit", session="s1")
-        commit = sourceless("commit:ctx-12345678", "commit", msgspec.to_builtins(fields), "the secret")
+        commit = document_without_source("commit:ctx-12345678", "commit", msgspec.to_builtins(fields), "the secret")
         await w.store.submit(Write(kind="test", principal="host", session="s1", puts=(commit,))).wait()
         if moved:
             w.sessions.moved_sessions["s1"] = MovedSession("other", None)
@@ -293,7 +293,9 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
 def made_text(number: int, source: str) -> Document:
     """A component text of a session of its own."""
     payload = {"key": "instructions:/a", "sources": [source]}
-    return sourceless(component_text_id(f"s{number}", f"{number:064x}"), "component_text", payload, f"text {number}")
+    return document_without_source(
+        component_text_id(f"s{number}", f"{number:064x}"), "component_text", payload, f"text {number}"
+    )
 
 
 @pytest.mark.requirement("SEC-8")
@@ -311,7 +313,7 @@ async def test_a_purge_of_a_file_reads_as_few_versions_in_a_store_of_ten_times_t
     for texts in (30, 300):
         root = tmp_path / str(texts)
         async with world(root) as w:
-            file = sourceless("f" * 64, "file", {"char_count": 4}, "file")
+            file = document_without_source("f" * 64, "file", {"char_count": 4}, "file")
             puts = [made_text(number, f"{number:064x}") for number in range(1, texts)]
             await w.store.submit(Write(kind="object.put", principal="p", puts=(file, *puts))).wait()
             mine = [made_text(number, file.id) for number in range(texts, texts + 2)]
@@ -337,13 +339,13 @@ async def test_the_index_of_component_texts_is_filled_checked_and_rebuilt(tmp_pa
         await w.store.submit(Write(kind="k", principal="p", puts=texts)).wait()
 
     def change(statement: str) -> None:
-        connection = dbfile.open_writer(root / "state.db")
+        connection = sqlite_file.open_writer(root / "state.db")
         connection.execute(statement).fetchall()
         connection.close()
 
     def found() -> set[tuple[str, str]]:
-        connection = dbfile.open_reader(root / "state.db")
-        pairs = set(text_sources.pairs(connection))
+        connection = sqlite_file.open_reader(root / "state.db")
+        pairs = set(component_text_index.pairs(connection))
         connection.close()
         return pairs
 

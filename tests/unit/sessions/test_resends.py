@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd.errors import CtxdError
-from ctxd.sessions.session import write_request
+from ctxd.sessions.live_session import write_request
 from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Method

@@ -31,7 +31,7 @@ def test_the_lines_of_many_secrets_are_counted_in_one_pass(monkeypatch) -> None:
             counted += end - start
             return super().count(part, start, end)
 
-    monkeypatch.setattr(secret_redaction, "text_of", Text)
+    monkeypatch.setattr(secret_redaction, "require_text", Text)
     content = f"{TOKEN}\n" * 200
     document = toolcall("c", tool="Bash", args={}, content=content, chat_ref="chat:s")
     found = secret_redaction.scanned(Guard(Scanner(), bytes(32)), document)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.sessions.head_catalog import Catalog, Filters, summary_of
 from ctxd.sessions.project_match import ProjectFilter
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.session_catalog import Catalog, Filters, summary_of
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead
 from ctxd_protocol.methods.listing import SessionListParams
 from ctxd_protocol.session_types import Project, RecordedSession, Removal
@@ -146,7 +146,7 @@ def test_the_row_of_a_session_is_built_once_for_each_head(monkeypatch):
         built.append(session)
         return summary_of(session, *rest, **more)
 
-    monkeypatch.setattr("ctxd.sessions.head_catalog.summary_of", counting)
+    monkeypatch.setattr("ctxd.sessions.session_catalog.summary_of", counting)
     catalog = Catalog()
     made = SessionSettings(agent="a", principal="p", created_at=1, ordinal=1, filesystem_id="f")
     for n in range(3):

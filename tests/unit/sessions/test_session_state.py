@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import activation_operations, chat_operations, file_operations, toolcall_operations
-from ctxd.sessions.session_state import SessionState, apply, check, fold, snapshot
+from ctxd.sessions.session_state import SessionState, apply, check, replay_deltas, snapshot
 from ctxd.sessions.stored_session import (
     NOTHING,
     ActivateObjects,
@@ -195,9 +195,10 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def segments_fold_to_the_very_state(self) -> None:
-        assert fold(self.deltas) == self.state
+        assert replay_deltas(self.deltas) == self.state
         assert (
-            fold([read_segment(segment_document("segment:s#0000000000", delta)) for delta in self.deltas]) == self.state
+            replay_deltas([read_segment(segment_document("segment:s#0000000000", delta)) for delta in self.deltas])
+            == self.state
         )
 
 
@@ -238,7 +239,7 @@ def test_a_segment_is_stored_as_tagged_operations_in_order_with_its_version() ->
     [
         (RecordCalls(("call é|1",)), CollapseCalls(("call-0", FILES[0]))),
         (AppendChat((event_of(Message(role="user", content="hi", meta={"cost": 1.5, "ü": [1, None]})),)),),
-        (snapshot(fold([(ReadObjects(tuple(FILES)), RecordCalls(("call-1",)))])), ShowObjects((FILES[0],))),
+        (snapshot(replay_deltas([(ReadObjects(tuple(FILES)), RecordCalls(("call-1",)))])), ShowObjects((FILES[0],))),
     ],
 )
 def test_a_segments_hashes_are_those_of_every_other_document(delta: SessionDelta) -> None:

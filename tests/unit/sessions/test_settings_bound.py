@@ -9,7 +9,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.secrets.redaction import Guard
 from ctxd.secrets.scanner import Scanner
-from ctxd.sessions.settings import SessionSettings, normalised
+from ctxd.sessions.session_settings import SessionSettings, normalised
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from tests.unit.sessions.world import HOST, world
 

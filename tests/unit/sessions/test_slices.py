@@ -6,7 +6,7 @@ import pytest
 
 from ctxd import failpoints, limits
 from ctxd.errors import CtxdError
-from ctxd.indexing import freshen
+from ctxd.indexing import stale_files
 from tests.unit.assembly.stored_sessions import household
 from tests.unit.sessions.world import World, world
 from tests.waiting import until
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def one_file_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshen, "SLICE_BYTES_MAX", 1)
+    monkeypatch.setattr(stale_files, "SLICE_BYTES_MAX", 1)
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
 
 

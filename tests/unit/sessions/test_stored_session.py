@@ -10,8 +10,8 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import session as sessions
-from ctxd.sessions.session_state import SessionState, apply, fold, snapshot
+from ctxd.sessions import live_session as sessions
+from ctxd.sessions.session_state import SessionState, apply, replay_deltas, snapshot
 from ctxd.sessions.stored_session import (
     ActivateObjects,
     AppendChat,
@@ -96,7 +96,7 @@ def test_every_list_of_version_1_becomes_an_operation_in_the_order_of_that_versi
 
 
 def test_a_snapshot_of_version_1_without_kinds_has_files_by_the_form_of_their_ids() -> None:
-    before = fold([(ReadObjects((FILE, "cd" * 32)), RecordCalls(("call-1",)))])
+    before = replay_deltas([(ReadObjects((FILE, "cd" * 32)), RecordCalls(("call-1",)))])
     payload = version_1((snapshot(before),))
     del payload["s"]["f"]
     assert read_segment(document_of(payload)) == (snapshot(before),)

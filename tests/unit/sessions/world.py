@@ -16,15 +16,15 @@ from ctxd.indexing.stub_discovery import discover
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
+from ctxd.rpc.handlers import files, mounts, objects, sessions
 from ctxd.sessions import file_operations
 from ctxd.sessions.change_notices import NoticeFeeds
-from ctxd.sessions.list_filters import SessionLists
+from ctxd.sessions.live_session import Accepted, WriteRequest, write_request
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, WriteRequest, write_request
-from ctxd.sources.filesystem import HostFiles
-from ctxd.store.store import VersionStore
+from ctxd.sessions.session_listing import SessionLists
+from ctxd.sources.host_files import HostFiles
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse
 
@@ -53,8 +53,9 @@ class World:
         self.handlers = (
             sessions.handlers(self.operations, self.notices, lists(self))
             | bound(objects.ObjectCalls(self.sessions))
-            | bound(purge_scan_export.SecretCalls(self.sessions))
-            | bound(file_lookups.FileCalls(self.sessions, self.indexer))
+            | bound(objects.SecretCalls(self.sessions))
+            | bound(files.FileCalls(self.sessions, self.indexer))
+            | bound(mounts.MountCalls())
         )
 
     async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:

@@ -14,7 +14,7 @@ from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import component_text_id, entry_id
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.session_state import check
-from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
 from tests.unit.commits.test_session_checkpoints import Household, household
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_remote_session import origin_of
@@ -113,7 +113,7 @@ async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_t
             broken = _Ends(source, 5)
             with pytest.raises(InterruptedError):
                 await import_session(b.world.store, broken, history, here, kind="session.adopt", principal="host")
-            await b.world.store.settled()
+            await b.world.store.wait_for_writes()
         await taken(b, a, "s")
         await same(a, b, "s")
         tip = await a.current()

@@ -7,17 +7,17 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.context_sections import spec
+from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_target import Wanted, target_for
+from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.live_session import WriteRequest
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from tests.unit.assembly.stored_sessions import MODELS, MODELS_OF
 from tests.unit.sessions.world import record, say
-from tests.unit.sharing.test_session_import import Host, host, two
+from tests.unit.sharing.test_session_copy import Host, host, two
 from tests.unit.store.running import verified
 
 pytestmark = pytest.mark.anyio

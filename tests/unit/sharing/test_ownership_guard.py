@@ -10,9 +10,9 @@ import pytest
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf, Document
-from ctxd.projection import owners, projection_loop
+from ctxd.projection import owner_record, projection_loop
 from ctxd.projection.fencing import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
-from ctxd.projection.owners import Owner
+from ctxd.projection.owner_record import Owner
 from ctxd.store.purge import KIND
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -73,14 +73,16 @@ def segment(number: int, **payload: object) -> Document:
 
 
 async def owner(node: MemoryNode) -> Owner | None:
-    return owners.from_doc(await node.entity(owners.owner_id("s1"), valid_time=FIXED_VALID_TIME))
+    return owner_record.from_doc(await node.entity(owner_record.owner_id("s1"), valid_time=FIXED_VALID_TIME))
 
 
 async def claim(node: MemoryNode, writer: str) -> None:
     """Make ``writer`` the owner of the session."""
     before = await owner(node)
     assert before is not None
-    tx_id = await node.submit(owners.change("s1", before, owners.adopted(owners.claimed(before, writer))))
+    tx_id = await node.submit(
+        owner_record.change("s1", before, owner_record.adopted(owner_record.claimed(before, writer)))
+    )
     assert await node.committed(tx_id, timeout_s=1)
 
 
@@ -223,7 +225,7 @@ async def test_a_purge_of_what_was_said_erases_nothing_of_a_session_that_is_anot
         await level(a)
         node.down = True
         a.submit(purge_of_chat())
-        await a.settled()
+        await a.wait_for_writes()
         node.down = False
         await claim(node, "b" * 32)
         await level(a)

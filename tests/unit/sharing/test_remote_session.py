@@ -13,7 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_document
 from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
-from ctxd.sharing.session_import import HISTORIES_AT_ONCE
+from ctxd.sharing.session_copy import HISTORIES_AT_ONCE
 from tests.fakes.node import MemoryNode
 from tests.unit.store.documents import document
 

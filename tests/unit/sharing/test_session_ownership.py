@@ -9,11 +9,11 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.projection import owners
+from ctxd.projection import owner_record
 from ctxd.projection.fencing import NO_ROW, Fence, Ownership, fence_document
-from ctxd.projection.owners import Owner
+from ctxd.projection.owner_record import Owner
 from ctxd.sharing import session_ownership
-from ctxd.sharing.session_ownership import Hosts
+from ctxd.sharing.session_ownership import SessionOwnership
 from ctxd.store.write_types import Write
 from tests.fakes.node import MemoryNode
 from tests.unit.sessions.world import World, world
@@ -42,7 +42,7 @@ class Client(MemoryNode):
     async def entities(self, ids, *, valid_time, tx_id=None):
         ids = list(ids)
         found = await super().entities(ids, valid_time=valid_time, tx_id=tx_id)
-        if sessions := {id.removeprefix(owners.PREFIX) for id in ids if id.startswith(owners.PREFIX)}:
+        if sessions := {id.removeprefix(owner_record.PREFIX) for id in ids if id.startswith(owner_record.PREFIX)}:
             self.looks.append(sessions)
             self.read()
         return found
@@ -61,8 +61,8 @@ def node(monkeypatch):
 
 
 @asynccontextmanager
-async def sharing(w: World, ownership: Ownership) -> AsyncIterator[Hosts]:
-    made = Hosts(
+async def sharing(w: World, ownership: Ownership) -> AsyncIterator[SessionOwnership]:
+    made = SessionOwnership(
         "", w.sessions, ownership, SystemClock(), host="here", lease_s=60, filesystem="",
         projected=lambda: w.store.status().head_seq, log_event=lambda what, fields: None,
     )  # fmt: skip
@@ -74,11 +74,11 @@ async def sharing(w: World, ownership: Ownership) -> AsyncIterator[Hosts]:
 
 
 @asynccontextmanager
-async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEIRS) -> AsyncIterator[Hosts]:
+async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEIRS) -> AsyncIterator[SessionOwnership]:
     """A host that was about to claim ``sessions``, which ``owner`` has, when its daemon ended; it runs again."""
     async with world(root) as w:
         for session in sessions:
-            await node.submit(owners.change(session, None, owner))
+            await node.submit(owner_record.change(session, None, owner))
             fence = Fence(session=session, first=NO_ROW, branch=None, host="other", token=2)
             await w.store.submit(Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))).wait()
         async with sharing(w, Ownership(w.store.heads)) as made:
@@ -126,12 +126,12 @@ async def reading(root: Path, node: Client, monkeypatch: pytest.MonkeyPatch, *se
         host._imported[session] = owner.token
         host._claimed.pop(session)
 
-    monkeypatch.setattr(Hosts, "_import_claimed", slow)
+    monkeypatch.setattr(SessionOwnership, "_import_claimed", slow)
     # A bound that has passed before the first request.
     monkeypatch.setattr(session_ownership, "ACQUIRE_S", 0.0)
     async with claiming(root, node, *sessions) as host:
         for session in sessions:
-            await node.submit(owners.change(session, THEIRS, owners.claimed(THEIRS, host._writer)))
+            await node.submit(owner_record.change(session, THEIRS, owner_record.claimed(THEIRS, host._writer)))
         yield host, begun, released
 
 
@@ -192,7 +192,7 @@ async def test_a_resume_whose_owner_does_not_settle_names_cause_and_remedy(tmp_p
         return None
 
     async with claiming(tmp_path, node) as host:
-        monkeypatch.setattr(Hosts, "_step", changed)
+        monkeypatch.setattr(SessionOwnership, "_step", changed)
         monkeypatch.setattr(session_ownership, "ACQUIRE_S", 0.0)
         with pytest.raises(CtxdError, match="owner of session s1 .* did not settle in 0 s") as slow:
             async with host.acquire("s1", "p"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.host_files import HostFiles
 from ctxd_protocol.object_types import FilesystemSource
 from tests.fakes.source import FakeFiles, at
 from tests.suites.source import FilesSuite

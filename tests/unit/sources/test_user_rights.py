@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.filesystem import HostFiles, Regular
+from ctxd.sources.host_files import HostFiles, Regular
 from ctxd.sources.source_interface import Missing, Present, Unreadable
 from ctxd.sources.user_rights import READ, User, allows
 from tests.fakes.source import at

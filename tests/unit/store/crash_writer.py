@@ -12,7 +12,7 @@ import anyio
 
 from ctxd import limits
 from ctxd.clock import SystemClock
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from tests.unit.store.documents import document
 from tests.unit.store.running import put
 

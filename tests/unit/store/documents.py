@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.store.write_types import Write
@@ -42,8 +42,8 @@ def write(*puts: Document, session: str | None = "s1", **rest: Any) -> Write:
 
 def damage_index(root, name, old, new):
     """Write ``new`` over ``old`` in the pages of the index ``name`` alone, as a flipped bit would."""
-    connection = dbfile.open_writer(root / "state.db")
-    dbfile.checkpoint(connection, truncate=True)
+    connection = sqlite_file.open_writer(root / "state.db")
+    sqlite_file.checkpoint(connection, truncate=True)
     (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name=?", (name,)).fetchone()
     connection.close()
     with (root / "state.db").open("r+b") as file:

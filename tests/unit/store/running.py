@@ -10,8 +10,8 @@ import anyio
 from ctxd.artifacts.packs import records
 from ctxd.clock import Clock, SystemClock
 from ctxd.objects.document import Document
-from ctxd.store.store import VersionStore
 from ctxd.store.verify import Report, verify
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending
 from tests.unit.store.documents import write
 

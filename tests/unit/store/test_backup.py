@@ -9,7 +9,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd import failpoints
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import StateDirError
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND

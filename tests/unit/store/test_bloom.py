@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctxd import limits
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import SystemClock
 from ctxd.store import head_cache
 from ctxd.store.head_cache import fill_bloom

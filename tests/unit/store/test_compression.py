@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from anyio.to_thread import run_sync
 
-from ctxd import dbfile, limits
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import limits, sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
@@ -63,7 +63,7 @@ async def fill(store, count: int = 3, *, first: int = 0, busy: bool = False) -> 
 
 def stored(root: Path) -> tuple[list[bytes], list[tuple[int, bytes]]]:
     """The bodies, and the sizes and texts, as they are in the file."""
-    with closing(dbfile.open_reader(root / "state.db")) as connection:
+    with closing(sqlite_file.open_reader(root / "state.db")) as connection:
         bodies = connection.execute("SELECT body FROM journal ORDER BY seq").fetchall()
         texts = connection.execute("SELECT size, bytes FROM content ORDER BY rowid").fetchall()
     return [body for (body,) in bodies], texts
@@ -203,7 +203,7 @@ async def test_a_step_holds_few_bytes_and_a_large_value_is_left_as_it_is(tmp_pat
         texts = [f"{n} " * (200_000 if n % 3 == 0 else 100_000) for n in range(12)]
         for pending in [store.submit(write(document(f"d{n}", each))) for n, each in enumerate(texts)]:
             await pending.wait()
-    with closing(dbfile.open_writer(root / "state.db")) as connection:
+    with closing(sqlite_file.open_writer(root / "state.db")) as connection:
         compression = Compression(connection)
         compression.went_on(compression.next())
         tracemalloc.start()
@@ -237,7 +237,7 @@ async def test_a_damaged_row_stops_no_store_and_is_not_covered_up(tmp_path, idle
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store, 6, busy=True)
-    with closing(dbfile.open_writer(root / "state.db")) as connection:
+    with closing(sqlite_file.open_writer(root / "state.db")) as connection:
         connection.execute("UPDATE journal SET body=printf('%02000d', 1) WHERE seq=2").fetchall()
         connection.execute("UPDATE journal SET body=zeroblob(length(body)) WHERE seq=3").fetchall()
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('compressed:content', zeroblob(0))").fetchall()
@@ -245,7 +245,7 @@ async def test_a_damaged_row_stops_no_store_and_is_not_covered_up(tmp_path, idle
     *_, report = verify(root)
     before = [problem.message for problem in report.problems]
     assert before
-    with closing(dbfile.open_writer(root / "state.db")) as connection:
+    with closing(sqlite_file.open_writer(root / "state.db")) as connection:
         compression = Compression(connection)
         while (step := compression.next()) is not None:
             compression.replace(step)
@@ -410,7 +410,7 @@ async def test_a_flipped_bit_of_a_compressed_value_is_damage_and_never_served(tm
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store)
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     ((packed,),) = connection.execute(f"SELECT {column} FROM {table} WHERE {key}=1")
     damaged = bytearray(packed)
     damaged[at] ^= 0x10
@@ -429,17 +429,17 @@ async def test_a_flipped_bit_of_a_compressed_value_is_damage_and_never_served(tm
 @pytest.mark.parametrize("times", [500, 5_000], ids=["deflate", "Zstandard"])
 def test_a_damaged_size_takes_no_memory(times):
     body = b"\x95" + b"a text " * times
-    packed = bytearray(dbfile.pack_body(body))
+    packed = bytearray(sqlite_file.pack_body(body))
     assert len(packed) < len(body) // 20
-    assert dbfile.unpack_body(bytes(packed) + bytes(9)) == body
+    assert sqlite_file.unpack_body(bytes(packed) + bytes(9)) == body
     for at in range(1, 6):
         damaged = bytearray(packed)
         damaged[at] ^= 0xFF
         with pytest.raises(ValueError, match="compressed data is damaged"):
-            dbfile.unpack_body(bytes(damaged))
+            sqlite_file.unpack_body(bytes(damaged))
     for size in (2**40, len(body) - 1, len(body) + 1):
         with pytest.raises(ValueError, match="hold"):
-            dbfile.unpack_content(size, bytes(packed[5:]))
+            sqlite_file.unpack_content(size, bytes(packed[5:]))
 
 
 @pytest.mark.requirement("DUR-7")
@@ -463,14 +463,14 @@ async def test_rows_of_the_schema_before_are_compressed_once_the_store_is_idle(t
     async with running(root) as store:
         await fill(store)
         before = await store.history("target", content=True)
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     for rowid, size, data in connection.execute("SELECT rowid, size, bytes FROM content").fetchall():
-        whole = dbfile.unpack_content(size, data)
+        whole = sqlite_file.unpack_content(size, data)
         connection.execute("UPDATE content SET bytes=? WHERE rowid=?", (whole, rowid)).fetchall()
     for seq, body in connection.execute("SELECT seq, body FROM journal").fetchall():
         connection.execute("UPDATE journal SET body=? WHERE seq=?", (journal.body_of(body), seq)).fetchall()
     connection.execute("DELETE FROM meta WHERE name LIKE 'compressed:%'; PRAGMA user_version=6").fetchall()
-    dbfile.checkpoint(connection, truncate=True)
+    sqlite_file.checkpoint(connection, truncate=True)
     connection.close()
     assert not any(forms(root)[0])
     async with running(root) as store:
@@ -478,7 +478,7 @@ async def test_rows_of_the_schema_before_are_compressed_once_the_store_is_idle(t
         await idle(store)
         assert await store.history("target", content=True) == before
     assert forms(root)[0][:3] == [True] * 3
-    assert dbfile.user_version(root / "state.db") == journal.SCHEMA_VERSION
+    assert sqlite_file.user_version(root / "state.db") == journal.SCHEMA_VERSION
     verified(root)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.store.reads import Reader
 from ctxd.store.verify import verify
 

@@ -35,7 +35,7 @@ async def test_a_deleted_entity_can_be_written_again(root):
         store.submit(write(document("a", n=1)))
         store.submit(write(deletes=("a",)))
         store.submit(write(document("a", n=2)))
-        await store.settled()
+        await store.wait_for_writes()
         assert (await store.get("a")).document.payload == {"n": 2}
         assert [stored.document.payload["n"] for stored in await store.history("a")] == [1, 2]
 
@@ -69,5 +69,5 @@ async def test_a_deletion_that_is_not_durable_is_never_dropped_from_memory(root,
         store.submit(write(document("c")))
         assert store.peek("a") is None
         await pending.wait()
-        await store.settled()
+        await store.wait_for_writes()
         assert (await store.heads(["a"]))["a"] is None

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
@@ -19,14 +19,14 @@ MARK = "a-payload-that-nothing-else-has"
 
 
 def stored(root, query="SELECT tx, typeof(body) FROM version ORDER BY tx, rowid"):
-    connection = dbfile.open_reader(root / "state.db")
+    connection = sqlite_file.open_reader(root / "state.db")
     rows = connection.execute(query).fetchall()
     connection.close()
     return rows
 
 
 def change(root, statement, *values):
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute(statement, values).fetchall()
     connection.close()
 
@@ -61,7 +61,7 @@ async def test_versions_that_hold_their_documents_themselves_are_read_beside_tho
     root = tmp_path / "state"
     await fill(root)
     before = await read(root)
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     rows = connection.execute("SELECT v.rowid, v.body, j.body FROM version AS v JOIN journal AS j ON j.seq=v.tx")
     for rowid, place, body in rows.fetchall()[:3]:
         whole = msgspec.msgpack.decode(body)[4][place][1]

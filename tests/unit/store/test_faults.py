@@ -13,15 +13,15 @@ import anyio
 import apsw
 import pytest
 
-from ctxd import dbfile, failpoints, limits, worker_threads
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import failpoints, limits, sqlite_file, worker_threads
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
 from ctxd.store.journal_writer import JournalWriter
 from ctxd.store.purge import KIND
-from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from ctxd.worker_threads import NoThread
 from tests.unit.store.documents import damage_index, document, write
@@ -355,9 +355,9 @@ async def test_a_refused_write_names_the_remedy_of_what_the_system_lacks(root, m
 
 
 async def test_a_write_of_sqlite_that_fails_otherwise_ends_the_store(tmp_path):
-    connection = dbfile.open_writer(tmp_path / "db")
+    connection = sqlite_file.open_writer(tmp_path / "db")
     connection.execute("CREATE TABLE t(x)")
-    with failing_writes(errno.EIO), pytest.raises(dbfile.DiskFailed), dbfile.faults(connection):
+    with failing_writes(errno.EIO), pytest.raises(sqlite_file.DiskFailed), sqlite_file.faults(connection):
         connection.execute("INSERT INTO t VALUES (1)")
     connection.close()
 
@@ -504,7 +504,7 @@ async def test_an_index_that_does_not_match_its_table_is_found_after_the_start(r
 async def test_an_object_that_is_known_and_has_no_version_is_corrupt_and_not_missing(root):
     async with running(root) as store:
         await store.submit(write(document("known", "kept"))).wait()
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute("DELETE FROM version")
     connection.close()
     async with running(root) as store:

@@ -12,7 +12,7 @@ from ctxd import failpoints, limits
 from ctxd.clock import SystemClock
 from ctxd.objects import document as documents
 from ctxd.objects.document import Stored
-from ctxd.store.store import VersionStore
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Write
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from ctxd import dbfile, limits
+from ctxd import limits, sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.packs import Packs
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.store.damage_checks import check
 from ctxd.store.head_witness import Head, WitnessFile
@@ -94,7 +94,7 @@ async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, da
     if DAMAGE[damage] is None:
         shutil.rmtree(root / "artifacts")
     else:
-        connection = dbfile.open_writer(root / "state.db")
+        connection = sqlite_file.open_writer(root / "state.db")
         connection.execute(DAMAGE[damage]).fetchall()
         connection.close()
     async with running(root) as store:
@@ -217,7 +217,7 @@ async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_p
 async def test_a_text_that_is_purged_between_the_looks_of_the_scrub_is_no_damage(tmp_path, monkeypatch):
     async with running(tmp_path) as store:
         await (await put(store, document("t1", "the secret"))).wait()
-        await store.settled()
+        await store.wait_for_writes()
         codes = iter(("corrupt", "purged"))
 
         def contents(refs):

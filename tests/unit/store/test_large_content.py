@@ -14,11 +14,11 @@ import pytest
 from anyio.to_thread import run_sync
 from blake3 import blake3
 
-from ctxd import dbfile
+from ctxd import sqlite_file
+from ctxd.artifacts import artifact_store as artifacts
 from ctxd.artifacts import packs
-from ctxd.artifacts import store as artifacts
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.packs import Packs, records
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed, hit
 from ctxd.store.purge import KIND
@@ -93,7 +93,7 @@ async def test_other_sessions_commit_while_large_content_waits_for_the_disk(tmp_
             await gate.wait()
             with anyio.fail_after(BOUND_S / 2):
                 small = await record(w, "s2", "small")
-                await w.store.settled()
+                await w.store.wait_for_writes()
             assert w.store.head().seq == small.receipt.seq and done == []
             gate.open.set()
         found = await w.store.get("large", content=True)
@@ -156,7 +156,7 @@ async def test_content_of_a_refused_write_is_removed(tmp_path: Path, stored: lis
         await record(w, "s", "c2", LARGE)
         # A repeat keeps it once more, and that hold ends unused too.
         assert (await record(w, "s", "c2", LARGE)).outcome == "unchanged"
-        await w.store.settled()
+        await w.store.wait_for_writes()
         assert (await w.store.get("c2", content=True)).document.content == LARGE
     assert len(names(root)) == 1
     assert verified(root).orphan_artifacts == 0
@@ -271,7 +271,7 @@ async def test_removal_goes_on_after_an_index_that_cannot_be_read_at_once(tmp_pa
     create = ArtifactStore.create
 
     def names_or_refusal(self: ArtifactStore, after: str, limit: int = 9) -> list[str]:
-        with dbfile.faults():
+        with sqlite_file.faults():
             refuse_once("names")
         return names_after(self, after, limit)
 

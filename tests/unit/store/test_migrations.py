@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ctxd import dbfile
+from ctxd import sqlite_file
 from ctxd.errors import StateDirError
 from ctxd.store import migrations
 from ctxd.store.journal import SCHEMA_VERSION
@@ -24,15 +24,15 @@ async def older(tmp_path):
     root = tmp_path / "state"
     async with running(root) as store:
         await store.submit(write(document("a", "the text of a", tool="bash"))).wait()
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute("DROP INDEX version_content; PRAGMA user_version=1")
-    dbfile.checkpoint(connection, truncate=True)
+    sqlite_file.checkpoint(connection, truncate=True)
     connection.close()
     return root
 
 
 def indexes(root):
-    connection = dbfile.open_reader(root / "state.db")
+    connection = sqlite_file.open_reader(root / "state.db")
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='index'")}
     connection.close()
     return names
@@ -43,11 +43,11 @@ async def test_a_start_migrates_after_a_copy_and_a_purge_erases_the_copy(older, 
     assert report.worst == "warning" and "ctxd migrate" in report.problems[0].message
     async with running(older) as store:
         (copy,) = older.glob(migrations.COPIES)
-        assert dbfile.user_version(copy) == 1 and "version_content" in indexes(older)
+        assert sqlite_file.user_version(copy) == 1 and "version_content" in indexes(older)
         assert (await store.get("a", content=True)).document.content == "the text of a"
         await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("a",), lambda hashed: hashed))).wait()
         assert await store.purge_residue() == () and not copy.exists()
-    assert dbfile.user_version(older / "state.db") == SCHEMA_VERSION
+    assert sqlite_file.user_version(older / "state.db") == SCHEMA_VERSION
     report = verified(older)
 
 
@@ -58,21 +58,21 @@ async def test_a_migration_that_is_cut_resumes(older, monkeypatch, cut):
 
     with monkeypatch.context() as patched:
         if cut == "copying":
-            patched.setattr(dbfile, "copy", fail)
+            patched.setattr(sqlite_file, "copy", fail)
         else:
             patched.setattr(migrations, "MIGRATIONS", (migrations.Migration(1, "cut", fail),))
-        with pytest.raises(dbfile.DiskFailed):
+        with pytest.raises(sqlite_file.DiskFailed):
             migrations.migrate(older / "state.db")
     # A copy that is cut for want of room gives the room back.
-    assert dbfile.user_version(older / "state.db") == 1 and not list(older.glob("*.partial"))
+    assert sqlite_file.user_version(older / "state.db") == 1 and not list(older.glob("*.partial"))
     assert migrations.migrate(older / "state.db") is not None
     assert migrations.migrate(older / "state.db") is None and "version_content" in indexes(older)
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_touched(older):
-    connection = dbfile.open_writer(older / "state.db")
+    connection = sqlite_file.open_writer(older / "state.db")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
-    dbfile.checkpoint(connection, truncate=True)
+    sqlite_file.checkpoint(connection, truncate=True)
     connection.close()
     before = (older / "state.db").read_bytes()
     with pytest.raises(StateDirError) as refused:
@@ -105,8 +105,8 @@ async def test_a_schema_that_only_the_log_names_counts(older, tmp_path, version)
     """A first start that was killed at once leaves everything in the write-ahead log, and no version in the header."""
     database = tmp_path / "killed" / "state.db"
     database.parent.mkdir(mode=0o700)
-    source, target = dbfile.open_reader(older / "state.db"), dbfile.open_writer(database)
-    dbfile.copy(source, target, pages=1000, step=lambda: None)
+    source, target = sqlite_file.open_reader(older / "state.db"), sqlite_file.open_writer(database)
+    sqlite_file.copy(source, target, pages=1000, step=lambda: None)
     target.execute(f"PRAGMA user_version={version}")
     target.close()
     source.close()
@@ -119,4 +119,4 @@ async def test_a_schema_that_only_the_log_names_counts(older, tmp_path, version)
         async with running(database.parent) as store:
             assert "version_content" in indexes(database.parent)
             assert (await store.get("a", content=True)).document.content == "the text of a"
-        assert dbfile.user_version(database) == SCHEMA_VERSION
+        assert sqlite_file.user_version(database) == SCHEMA_VERSION

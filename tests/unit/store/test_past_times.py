@@ -137,10 +137,10 @@ async def test_every_read_equals_the_plain_algebra_over_the_journal(tmp_path_fac
             heads = {id: head for id, head in (await store.heads(IDS)).items() if head is not None}
             if wait:
                 await pending.wait()
-        await store.settled()
+        await store.wait_for_writes()
         reference = MemoryBackend()
         for row in journal.read_rows(store._reader.connection, after=0):
-            reference.append(journal.fold(row))
+            reference.append(journal.read_versions(row))
         newest = {version.id: (version.valid_time, version.tx) for version in reference.as_of(IDS)}
         assert {id: (head.valid_time, head.tx) for id, head in heads.items()} == newest
         for id in IDS:

@@ -14,9 +14,9 @@ import pytest
 from anyio.to_thread import run_sync
 from blake3 import blake3
 
-from ctxd import dbfile, limits
+from ctxd import limits, sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.artifacts.packs import Packs
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
@@ -25,8 +25,8 @@ from ctxd.store import journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
-from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
+from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
@@ -78,10 +78,10 @@ def report_of(root: Path):
 def residue(root: Path) -> set[tuple[str, str]]:
     """Where in the files of the state directory a needle is, compressed rows of the database included."""
     found = [(path.name, path.read_bytes()) for path in root.rglob("*") if path.is_file()]
-    connection = dbfile.open_reader(root / "state.db")
-    found += [("state.db", dbfile.unpack_body(body)) for (body,) in connection.execute("SELECT body FROM journal")]
+    connection = sqlite_file.open_reader(root / "state.db")
+    found += [("state.db", sqlite_file.unpack_body(body)) for (body,) in connection.execute("SELECT body FROM journal")]
     texts = connection.execute("SELECT size, bytes FROM content WHERE bytes IS NOT NULL")
-    found += [("state.db", dbfile.unpack_content(*row)) for row in texts]
+    found += [("state.db", sqlite_file.unpack_content(*row)) for row in texts]
     connection.close()
     return {(name, needle) for name, data in found for needle in NEEDLES if needle.encode() in data}
 
@@ -122,9 +122,9 @@ async def test_the_chain_before_a_purge_is_the_chain_after_it(tmp_path):
         receipt = store.head()
         await store.submit(asked("target")).wait()
         store.check_receipt(receipt)
-        await store.settled()
+        await store.wait_for_writes()
         assert store.status().state == "ok"
-    connection = dbfile.open_reader(root / "state.db")
+    connection = sqlite_file.open_reader(root / "state.db")
     assert journal.chain_at(connection, receipt.seq).hex() == receipt.chain
     (record,) = [row for row in journal.read_rows(connection, after=0) if row.kind == KIND]
     told = journal.decode_body(record.body).purged
@@ -178,7 +178,7 @@ async def test_only_what_a_record_names_may_differ_from_the_chain(tmp_path, chan
     async with running(root) as store:
         await fill(store)
         await store.submit(asked("target")).wait()
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     (seq,) = connection.execute("SELECT min(substr(name, 8)) FROM meta WHERE name GLOB 'purged:*'").fetchone()
     match change:
         case "body":
@@ -242,7 +242,7 @@ async def test_a_purge_reads_only_what_it_destroys(tmp_path):
         await fill(store)
         plans: list[str] = []
         connection = store._journal_writer._connection
-        explained = dbfile.open_reader(root / "state.db")
+        explained = sqlite_file.open_reader(root / "state.db")
         seen: set[str] = set()
 
         def note(cursor, statement, bindings):
@@ -267,10 +267,10 @@ async def test_a_reader_of_an_old_snapshot_holds_up_no_write_and_the_purge_ends_
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store)
-        reader = dbfile.open_reader(root / "state.db")
+        reader = sqlite_file.open_reader(root / "state.db")
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM version").fetchall()
-        with anyio.fail_after(dbfile.BUSY_MS / 2000):
+        with anyio.fail_after(sqlite_file.BUSY_MS / 2000):
             await store.submit(asked("target", "twin")).wait()
             assert "state.db-wal" in await store.purge_residue()
             await store.submit(write(document("more", "text", tool="bash"))).wait()

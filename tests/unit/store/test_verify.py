@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal
-from ctxd.store.journal import fold
+from ctxd.store.journal import read_versions
 from ctxd.store.reads import Reader
 from ctxd.store.verify import Report, digest, verify
 from ctxd_protocol.object_types import Receipt
@@ -62,8 +62,8 @@ async def test_no_state_is_told_apart_from_damage(tmp_path):
 
 
 async def test_the_digest_of_the_versions_is_that_of_the_journal_s_fold(root):
-    connection = dbfile.open_reader(root / "state.db")
-    folded = digest(version for row in journal.read_rows(connection, after=0) for version in fold(row))
+    connection = sqlite_file.open_reader(root / "state.db")
+    folded = digest(version for row in journal.read_rows(connection, after=0) for version in read_versions(row))
     connection.close()
     assert problems(root).digest == folded
 
@@ -94,7 +94,7 @@ async def test_the_digest_of_the_versions_is_that_of_the_journal_s_fold(root):
 )
 @pytest.mark.requirement("DUR-6")
 async def test_each_kind_of_damage_is_named(root, damage, words):
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute(damage).fetchall()
     assert connection.changes()
     connection.close()
@@ -229,7 +229,7 @@ async def test_a_receipt_that_the_journal_cannot_show_stops_writes(root, ahead):
 
 
 async def test_a_damaged_tail_stops_writes_at_the_start(root):
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute("UPDATE journal SET kind='other' WHERE seq=39").fetchall()
     connection.close()
     async with running(root) as store:

@@ -4,8 +4,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ctxd import dbfile, failpoints, limits
-from ctxd.artifacts.store import ArtifactStore
+from ctxd import failpoints, limits, sqlite_file
+from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
 from ctxd.store.write_types import NOT_CACHED, PurgeRequest
@@ -103,13 +103,13 @@ async def test_reads_see_what_was_accepted_before_them(root):
 
 async def test_settled_comes_after_what_was_accepted_whether_it_is_durable_or_lost(root):
     async with running(root) as store:
-        await store.settled()
+        await store.wait_for_writes()
         pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
-        await store.settled()
+        await store.wait_for_writes()
         assert all(pending.receipt is not None for pending in pendings)
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             lost = store.submit(write(document("t")))
-            await store.settled()
+            await store.wait_for_writes()
         assert lost.error is not None
 
 
@@ -272,7 +272,7 @@ async def test_a_start_after_large_writes_verifies_only_so_much(root, monkeypatc
         for n in range(20):
             store.submit(write(document(f"t{n}", args="x" * 100_000)))
         await store.drain()
-    connection = dbfile.open_writer(root / "state.db")
+    connection = sqlite_file.open_writer(root / "state.db")
     connection.execute("UPDATE journal SET kind='other' WHERE seq=3").fetchall()
     connection.close()
     monkeypatch.setattr(limits, "TAIL_VERIFIED_BYTES", 500_000)

@@ -5,8 +5,8 @@ import threading
 import apsw
 import pytest
 
-from ctxd import dbfile, limits
-from ctxd.dbfile import WriteAheadLog
+from ctxd import limits, sqlite_file
+from ctxd.sqlite_file import WriteAheadLog
 from ctxd.store.head_witness import Head, WitnessFile
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
@@ -20,7 +20,7 @@ class Writer:
 
     def __init__(self, place):
         self.path = place / "db"
-        self.connection = dbfile.open_writer(self.path)
+        self.connection = sqlite_file.open_writer(self.path)
         self.connection.execute("CREATE TABLE rows(row)").fetchall()
         self.witness = WitnessFile(place / "head")
         self.log = WriteAheadLog(self.path, self.connection, lambda: self.witness.sync())
@@ -48,10 +48,10 @@ class Copies:
     """Copies beside ``connection``: how often they began; each waits while ``go`` is not set, and raises ``fault``."""
 
     def __init__(self, connection, monkeypatch):
-        self.connection, self.copy, self.fault = connection, dbfile.checkpoint, None
+        self.connection, self.copy, self.fault = connection, sqlite_file.checkpoint, None
         self.began, self.inline, self.go = threading.Semaphore(0), 0, threading.Event()
         self.ended = threading.Semaphore(0)
-        monkeypatch.setattr(dbfile, "checkpoint", self)
+        monkeypatch.setattr(sqlite_file, "checkpoint", self)
 
     def __call__(self, connection, *, truncate):
         if connection is self.connection:
@@ -135,7 +135,7 @@ def test_the_witness_is_on_the_disk_after_a_copy(writer, copies, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("fault", "raised"), [(apsw.IOError("bad"), dbfile.DiskFailed), (apsw.FullError("full"), dbfile.DiskFull)]
+    ("fault", "raised"), [(apsw.IOError("bad"), sqlite_file.DiskFailed), (apsw.FullError("full"), sqlite_file.DiskFull)]
 )
 def test_what_a_copy_met_is_raised_by_the_next_call_once(writer, copies, fault, raised):
     copies.fault = fault
@@ -168,7 +168,7 @@ async def test_a_store_stops_writing_after_a_copy_whose_disk_failed(tmp_path, mo
 
     with pytest.raises(ExceptionGroup) as caught:
         async with running(tmp_path / "state") as store:
-            monkeypatch.setattr(dbfile, "checkpoint", fail)
+            monkeypatch.setattr(sqlite_file, "checkpoint", fail)
             for number in range(100):
                 await store.submit(write(document("a", "text" * 20_000, n=number))).wait()
     assert "the disk is gone" in repr(caught.value)

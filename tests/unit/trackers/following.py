@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import FILES_MAX, FileTrackers, Followed, file_trackers
@@ -88,7 +88,7 @@ def followed(paths: Mapping[str, str]) -> dict[str, Followed]:
 async def following(trackers: FileTrackers, handed: Handed, *, session: str = "s") -> None:
     """Have all files of ``handed`` followed, and looked at for the first time."""
     trackers.lease(session, followed(handed.paths))
-    await trackers.settled()
+    await trackers.wait_until_attached()
     await handed.until(lambda: all(handed.of(key) for key, path in handed.paths.items() if os.path.exists(path)))
     handed.seen.clear()
 

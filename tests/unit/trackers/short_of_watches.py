@@ -39,7 +39,7 @@ async def main(folder: Path) -> None:
     async with anyio.create_task_group() as tasks:
         await tasks.start(trackers.run, observer)
         trackers.lease("s", {key: Followed(str(file)) for key, file in files.items()})
-        await trackers.settled()
+        await trackers.wait_until_attached()
         modes = sorted(each.mode for each in trackers.tracked.directories.values())
         for file in files.values():
             file.write_text("2")

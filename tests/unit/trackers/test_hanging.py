@@ -11,12 +11,12 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
-from ctxd.trackers import directories, tracker
-from ctxd.trackers.directories import identity_at, moved_among, unanswered
+from ctxd.sources.hang_safe_lookups import Lookups
+from ctxd.trackers import tracker, watch_modes
 from ctxd.trackers.polling_watcher import PollingWatcher
-from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
+from ctxd.trackers.tracked_files import TIMED_OUT, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed, PathEntry, entry_of
+from ctxd.trackers.watch_modes import identity_at, moved_among, timeout_refusal
 from ctxd.trackers.watcher_interface import WatchRefused
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import followed, following, make_trackers, running
@@ -66,13 +66,13 @@ class FarWatcher(FakeWatcher):
             self._far.wait(directory)
             return self._watch(directory)
 
-        return await self._lookups.each(directories, look, lambda directory: unanswered())
+        return await self._lookups.each(directories, look, lambda directory: timeout_refusal())
 
     async def verify(self) -> dict[str, str]:
         far = str(self._far.place)
         known = [(each, (0, 0)) for each in self._watched if each.startswith(far)]
         moved = await moved_among(self._lookups, known)
-        return {each: why for each, why in moved.items() if why == UNANSWERED} | await super().verify()
+        return {each: why for each, why in moved.items() if why == TIMED_OUT} | await super().verify()
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
         return identity_at(directory)
 
     monkeypatch.setattr(tracker, "entry_of", entry_at)
-    monkeypatch.setattr(directories, "identity_at", identity_of)
+    monkeypatch.setattr(watch_modes, "identity_at", identity_of)
     yield made
     made.hangs(hangs=False)
 
@@ -135,7 +135,7 @@ async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_
         assert [tracked.files[key].state for key in files] == ["attached"] * 4
         far.hangs()
         await handed.until(lambda: all(not tracked.files[key].active for key in ("a", "b", "link")))
-        assert {tracked.files[key].reason for key in ("a", "b", "link")} == {UNANSWERED}
+        assert {tracked.files[key].reason for key in ("a", "b", "link")} == {TIMED_OUT}
         assert tracked.files["n"].state == "attached"
         for number in range(5):
             Path(files["n"]).write_text(f"changed {number}")
@@ -167,10 +167,10 @@ async def test_what_hangs_from_the_start_is_attached_once_it_answers(tmp_path: P
     async with running(trackers, files) as handed:
         with anyio.fail_after(ENDS_S_MAX):
             trackers.lease("s", followed(files))
-            await trackers.settled()
+            await trackers.wait_until_attached()
         assert tracked.files["n"].state == "attached"
         assert [(tracked.files[key].state, tracked.files[key].reason) for key in ("a", "link")] == [
-            ("orphaned", UNANSWERED)
+            ("orphaned", TIMED_OUT)
         ] * 2
         await handed.last("n", "1")
         far.hangs(hangs=False)
@@ -187,7 +187,7 @@ async def test_trackers_end_while_a_mount_hangs_and_forget_what_hung(tmp_path: P
     async with running(trackers, files):
         trackers.lease("s", {"link": Followed(files["link"])})
         with anyio.fail_after(ENDS_S_MAX):
-            await trackers.settled()
+            await trackers.wait_until_attached()
         trackers.release("s")
         assert not trackers.tracked.unanswered
         trackers.lease("s", followed({"a": files["a"]}))

@@ -11,9 +11,9 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
-from ctxd.trackers.directories import Filesystems, refusal
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.tracker import entry_of
+from ctxd.trackers.watch_modes import Filesystems, refusal
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

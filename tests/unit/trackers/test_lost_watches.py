@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.path_lookups import Lookups
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import BATCH

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.path_lookups import Lookups
-from ctxd.trackers.directories import Filesystems
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.watch_modes import Filesystems
 from tests.suites.watcher import running
 from tests.unit.trackers.following import following, make_file_trackers
 from tests.unit.trackers.following import running as tracking

@@ -81,13 +81,13 @@ async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_t
     async with running(trackers, paths):
         trackers.lease("s", followed({"0": paths["0"]}))
         # It would not settle within the limit of a test if the first file waited for others.
-        await trackers.settled()
+        await trackers.wait_until_attached()
         attachings.clear()
         monkeypatch.setattr(tracker, "GATHER_S", 3.0)
         for key, path in paths.items():
             trackers.lease("s", followed({key: path}))
             await anyio.sleep(0.002)
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert 1 <= len(attachings) <= 3, "one, and others if all this took long"
         assert all(trackers.tracked.files[key].places for key in paths)
 
@@ -272,7 +272,7 @@ async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_
     trackers = make_file_trackers(choice="inotify")
     async with running(trackers, paths) as handed:
         trackers.lease("s", followed({"plain": paths["plain"]}))
-        await trackers.settled()
+        await trackers.wait_until_attached()
         await following(trackers, handed, session="t")
         for name in ("one", "two"):
             (tmp_path / "far" / name).write_text("22")

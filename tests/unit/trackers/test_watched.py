@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import Followed
@@ -44,14 +44,14 @@ async def test_a_directory_takes_one_watch_for_all_its_files_and_sessions_and_no
     async with running(trackers, files):
         for session in range(10):
             trackers.lease(f"s{session}", followed(files))
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert trackers.watches == 20
         for session in range(9):
             trackers.release(f"s{session}")
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert trackers.watches == 20
         trackers.release("s9")
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert trackers.watches == 0
         assert trackers.tracked.files == {}
 
@@ -88,14 +88,14 @@ async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Pa
         # What is handed on is looked at once more afterwards: when this one is handed on, the others have been.
         trackers.lease("s", {"before": Followed(before)})
         await handed.last("before", "1")
-        await trackers.settled()
+        await trackers.wait_until_attached()
         lookups.looked_at.clear()
         fake.asked = 0
         trackers.lease("t", {"b": Followed(one)})
-        await trackers.settled()
+        await trackers.wait_until_attached()
         await handed.last("b", "1")
         trackers.release("t")
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert lookups.looked_at - {before} == {one}
         assert fake.asked == (place == "new")
         assert trackers.watches == 20
@@ -118,7 +118,7 @@ async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> N
     files = {"door": str(inside / "door" / "secret"), "link": str(inside / "d" / "link")}
     async with running(trackers, files) as handed:
         trackers.lease("s", followed(handed.paths))
-        await trackers.settled()
+        await trackers.wait_until_attached()
         assert trackers.watches == 1
         assert list(trackers.tracked.directories) == [str(inside / "door"), str(inside / "d")]
         assert trackers.tracked.files["door"].state == "orphaned"

@@ -10,7 +10,7 @@ from watchfiles import awatch
 
 from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.path_lookups import Lookups
+from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.watchfiles_watcher import NativeWatcher
 from tests.suites.watcher import WatcherSuite, running

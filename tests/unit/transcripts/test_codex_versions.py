@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.transcripts.readers import read
+from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,

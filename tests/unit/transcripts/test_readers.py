@@ -9,8 +9,8 @@ from itertools import groupby
 import pytest
 
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, records
+from ctxd.transcripts.format_detection import UnknownFormat, format_of, read
 from ctxd.transcripts.opencode_storage import export_records
-from ctxd.transcripts.readers import UnknownFormat, format_of, read
 from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.event_types import (
     Attachment,

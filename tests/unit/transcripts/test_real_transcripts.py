@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.transcripts.readers import read
+from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import OpaqueEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
 
 ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[4] / "shared/data/transcripts")

@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.xtdb.node.installation import (
+from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config, start
+from ctxd.backends.xtdb.node.node_layout import (
     PROGRAM,
     Installation,
     Java,
@@ -25,7 +26,6 @@ from ctxd.backends.xtdb.node.installation import (
     listed_jars,
     program_digest,
 )
-from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config, start
 
 Say = Callable[[str], None]
 """Receives one line for each step of an installation."""

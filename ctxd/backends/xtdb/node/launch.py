@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from ctxd.backends.xtdb import transit
-from ctxd.backends.xtdb.node.installation import (
+from ctxd.backends.xtdb.node.node_layout import (
     CONFIGURATIONS,
     EXIT_CONFIG,
     EXIT_MISSING,

@@ -48,7 +48,7 @@ async def test_many_waits_are_one_request_for_the_highest():
     reached = []
 
     async def wait(tx_id: int) -> None:
-        assert await awaiter.reach(tx_id, timeout_s=10)
+        assert await awaiter.wait_until_completed(tx_id, timeout_s=10)
         reached.append(tx_id)
 
     with anyio.fail_after(30):
@@ -71,16 +71,16 @@ async def test_what_was_completed_is_not_asked_for_again():
     node = Node()
     node.complete(5)
     awaiter = Awaiter(node.ask)
-    assert await awaiter.reach(4, timeout_s=1)
-    assert await awaiter.reach(5, timeout_s=1)
+    assert await awaiter.wait_until_completed(4, timeout_s=1)
+    assert await awaiter.wait_until_completed(5, timeout_s=1)
     assert node.asked == [4]
     awaiter.forget()
-    assert await awaiter.reach(4, timeout_s=1)
+    assert await awaiter.wait_until_completed(4, timeout_s=1)
     assert node.asked == [4, 4]
 
 
 async def test_a_wait_ends_at_its_time():
-    assert not await Awaiter(Node().ask).reach(1, timeout_s=0.05)
+    assert not await Awaiter(Node().ask).wait_until_completed(1, timeout_s=0.05)
 
 
 async def test_who_asks_may_leave_and_another_asks_instead():
@@ -89,13 +89,13 @@ async def test_who_asks_may_leave_and_another_asks_instead():
     reached = anyio.Event()
 
     async def wait() -> None:
-        assert await awaiter.reach(7, timeout_s=10)
+        assert await awaiter.wait_until_completed(7, timeout_s=10)
         reached.set()
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as others:
             async with anyio.create_task_group() as first:
-                first.start_soon(lambda: awaiter.reach(7, timeout_s=10))
+                first.start_soon(lambda: awaiter.wait_until_completed(7, timeout_s=10))
                 await anyio.wait_all_tasks_blocked()
                 others.start_soon(wait)
                 await anyio.wait_all_tasks_blocked()
@@ -115,7 +115,7 @@ async def test_a_failure_is_for_the_one_that_asked():
 
     async def wait() -> None:
         try:
-            ends.append(await awaiter.reach(9, timeout_s=10))
+            ends.append(await awaiter.wait_until_completed(9, timeout_s=10))
         except Unknown:
             ends.append("failed")
 

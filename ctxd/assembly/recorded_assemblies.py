@@ -1,0 +1,346 @@
+"""Recorded assemblies: listed, found by number or turn, and rendered again from the store as of their write.
+
+Reads only. Guarantee: a text that is returned has the recorded hash; otherwise an error is raised.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_rendering import KeptWindow, context_of_window, recall
+from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record, target_of
+from ctxd.assembly.pricing import cost_of
+from ctxd.assembly.render import RENDERER
+from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
+from ctxd.assembly.spec_sections import Composition, Heads, Layout, View, compose
+from ctxd.assembly.token_budget import TokenCounter, sha256
+from ctxd.assembly.window_loading import ReadBound, WindowReader
+from ctxd.errors import CtxdError, purged
+from ctxd.formatting import moment
+from ctxd.models import Models
+from ctxd.objects.document import AsOf, Page, Stored, require_text
+from ctxd.objects.generated_ids import component_text_id, number_of, session_of
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.chat import read_pages
+from ctxd.sessions.event_erasure import PURGED_ATTACHMENT, PURGED_TEXT
+from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.registry import Sessions
+from ctxd.store.version_store import VersionStore
+from ctxd_protocol.event_types import Event, PromptEvent, ToolCallEvent
+from ctxd_protocol.ids import chat_id, system_prompt_id
+
+_PAGE_BYTES: Final = 64 * 1024
+"""Bytes of records read at once: they are decoded on the event loop, and a record lists everything that was active."""
+
+
+_OTHER_VERSION: Final = "Read it with the version of ctxd that recorded it."
+
+_SESSIONS_KEPT: Final = 64
+"""Sessions whose context ids are kept in memory, about 100 bytes for each id."""
+
+
+class Recordings(msgspec.Struct):
+    """Index of a session's records: their numbers by context id, up to number ``last``, and the newest number of each
+    layout, 0 for none."""
+
+    numbers: dict[str, int] = {}
+    last: int = 0
+    spec: int = 0
+    append: int = 0
+
+
+class Archive:
+    """The recorded assemblies of all sessions. Everything read is durable. ``layout``: makes the sections of a context
+    in the layout ``spec``. ``models``: the models that requests may be made for."""
+
+    def __init__(
+        self, store: VersionStore, sessions: Sessions, layout: Layout, count: TokenCounter, models: Models
+    ) -> None:
+        self._store = store
+        self.models = models
+        self._sessions = sessions
+        self.layout = layout
+        self.count = count
+        self.windows = WindowReader(store, count)
+        self._recordings: OrderedDict[tuple[str, int, int], Recordings] = OrderedDict()
+
+    async def pages(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> AsyncGenerator[list[Stored], None]:
+        """Read the records of ``session`` with a number above ``after``, in order, at most ``limit``, a few at a time.
+
+        Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
+        """
+        lineage = self._sessions.lineage(session)
+        is_empty = True
+        while page := await lineage.assemblies_after(self._store, after, limit=limit, size=_PAGE_BYTES):
+            is_empty = False
+            yield page
+            after = number_of(page[-1].document.id)
+            limit = None if limit is None else limit - len(page)
+            if limit == 0:
+                return
+        if is_empty:
+            await self._sessions.live(session)
+
+    async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """The records that ``pages`` reads, in one list. Raises and cancel: as ``pages``."""
+        found: list[Recorded] = []
+        async with aclosing(self.pages(session, after=after, limit=limit)) as pages:
+            async for page in pages:
+                found += map(read_record, page)
+        return found
+
+    async def recordings(self, live: LiveSession) -> Recordings:
+        """The index of the records of ``live``. Cost: linear in the records added since the last call.
+
+        Raises: CtxdError store_failed. Cancel: safe.
+        """
+        # The id of a removed session may be used again.
+        key = (live.session, live.settings.created_at, live.settings.ordinal)
+        known = self._recordings.get(key)
+        if known is None or known.last > live.assembly:
+            known = self._recordings[key] = Recordings()
+        self._recordings.move_to_end(key)
+        while len(self._recordings) > _SESSIONS_KEPT:
+            self._recordings.popitem(last=False)
+        if known.last < live.assembly:
+            async with aclosing(self.pages(live.session, after=known.last)) as pages:
+                async for page in pages:
+                    for payload in (stored.document.payload for stored in page):
+                        number = known.last = payload["number"]
+                        known.numbers[payload["context_id"]] = number
+                        is_append = payload.get("window") is not None
+                        known.spec, known.append = (known.spec, number) if is_append else (number, known.append)
+        return known
+
+    async def newest_requests(self, session: str, most: int) -> list[Recorded]:
+        """The newest requests of ``session`` in the layout ``append``, at most ``most``, oldest first. Raises:
+        CtxdError corrupt, store_failed. Cancel: safe."""
+        found: list[Recorded] = []
+        newest, lineage = await self.newest(session), self._sessions.lineage(session)
+        before = 1 if newest is None else number_of(newest.document.id) + 1
+        while len(found) < most and (stored := await lineage.assemblies_before(self._store, before, size=_PAGE_BYTES)):
+            records = map(read_record, stored)
+            found += [each for each in records if each.window is not None and each.window.format is not None]
+            before = number_of(stored[-1].document.id)
+        return found[:most][::-1]
+
+    async def show(
+        self,
+        session: str,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        at: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Assembled:
+        """Return an assembly, byte for byte as it was recorded: ``number``; or the newest request of ``turn``, else its
+        newest assembly; or the same of the newest turn assembled up to the time ``at``, in ms since 1970; or the newest
+        of all.
+
+        Raises: CtxdError session_not_found, assembly_not_found, too_large (more than ``bytes_max``), unsupported
+        (recorded in a format that this version does not render), purged (it showed content that was purged), corrupt
+        (the store's content does not render to the recorded hash), store_failed. Cancel: safe.
+        """
+        stored = await self._find(session, number, turn, at)
+        recorded = read_record(stored)
+        if bytes_max is not None and recorded.bytes > bytes_max:
+            message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
+            raise CtxdError("too_large", message, hint="Read it on the host's socket.")
+        if recorded.window is not None and recorded.renderer in WINDOW_RENDERERS:
+            return await self._show_window(session, recorded, ReadBound(session, bytes_max))
+        composition, text = await self.render_again(session, stored, recorded)
+        context = context_of(session, recorded, composition, text)
+        if recorded.form is None:
+            return Assembled(context)
+        target = target_of(self._sessions.lineage(session).root, recorded.form, await self._tools(stored))
+        assert target is not None, "a form has a format"
+        return Assembled(context).with_request(spec_request(context.blocks, target).body)
+
+    async def recall(self, live: LiveSession, last: Recorded, bound: ReadBound) -> KeptWindow:
+        """The window of ``last``, an assembly in the layout ``append``, as it was then.
+
+        Raises: CtxdError too_large, unsupported, corrupt, store_failed. Cancel: safe.
+        """
+        if last.window is None or last.renderer not in WINDOW_RENDERERS:
+            id = live.lineage.assembly_id(last.number)
+            known = " or ".join(map(str, WINDOW_RENDERERS))
+            message = f"{id} has window format {last.renderer}, not {known}"
+            raise CtxdError("unsupported", message, hint=_OTHER_VERSION)
+        first = last.window.base
+        found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
+        chain = [record for record in found if record.window is not None and record.window.base == first]
+        stored = await self.at(live.session, last.number)
+        tools = None if stored is None else await self._tools(stored)
+        return await recall(self.windows, live, chain, tools, bound)
+
+    async def _tools(self, stored: Stored) -> str | None:
+        """The tools that the request of the record ``stored`` declares, as JSON; None if there are none."""
+        if (ref := stored.content_ref) is None:
+            return None
+        return require_text((await self._store.contents((ref,)))[ref])
+
+    async def _show_window(self, session: str, last: Recorded, bound: ReadBound) -> Assembled:
+        live = await self._sessions.live(session)
+        kept = await self.recall(live, last, bound)
+        if kept.rendering is None:
+            material = await self.windows.material(live, kept.window.refs, {}, {}, {}, ReadBound(session, None))
+            gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
+            raise await _mismatch(live, live.lineage.assembly_id(last.number), material.versions.values(), gone)
+        budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
+        items = kept.window.flat()
+        return Assembled(context_of_window(session, last, items, kept.rendering, budget, cost, has_blocks=True))
+
+    async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
+        """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""
+        if recorded.renderer != RENDERER:
+            message = f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}"
+            raise CtxdError("unsupported", message, hint=_OTHER_VERSION)
+        # An ancestor's assembly is rendered in the ancestor's session.
+        recorder = session_of(stored.document.id) or session
+        live = await self._sessions.as_of(recorder, AsOf(tx=stored.tx))
+        state, prompt = live.state, system_prompt_id(live.session)
+        called = (mark.toolcall for marks in state.turns for mark in marks if mark and mark.toolcall)
+        # In one go: the versions may be read over a network.
+        found = await self._store.bulk(list(dict.fromkeys((*state.pool, *called, prompt))), AsOf(tx=stored.tx))
+
+        async def heads(ids: Iterable[str]) -> Heads:
+            return {id: found.get(id) for id in ids}
+
+        view = View(live=live, heads=heads, contents=self._store.contents, count=self.count)
+        components = self.layout()
+        for component in components:
+            await component.update(view)
+        composition = compose(components, live.settings.budget_tokens, self.count)
+        text = composition.text()
+        if sha256(text) != recorded.sha256:
+            raise await _mismatch(live, stored.document.id, found.values())
+        return composition, text
+
+    async def newest(self, session: str) -> Stored | None:
+        """The newest record of ``session`` in any layout, None if it has none."""
+        return await self._sessions.lineage(session).newest_assembly(self._store)
+
+    async def _find(self, session: str, number: int | None, turn: int | None, at: int | None) -> Stored:
+        if number is not None and (found := await self.at(session, number)) is not None:
+            return found
+        newest = await self.newest(session)
+        if newest is None:
+            await self._sessions.live(session)
+            raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint="Call context.assemble.")
+        if number is not None:
+            hint = f"They are numbered from 1 to {read_record(newest).number}."
+            raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
+        return newest if turn is None and at is None else await self._newest_of(session, turn, at, newest)
+
+    async def newest_up_to(self, session: str, last: int, *, turn: int | None = None, at: int | None = None) -> int:
+        """The number of the newest assembly up to number ``last`` and up to ``turn``, or the time ``at`` in ms since
+        1970; 0 without one. A binary search: turns and valid times never fall as numbers rise, even if the host's
+        clock was set back.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        low, high = 1, last
+        while low <= high:
+            middle = (low + high) // 2
+            stored = await self.at(session, middle)
+            if stored is None:
+                id = self._sessions.lineage(session).assembly_id(middle)
+                raise CtxdError("corrupt", f"{id} is missing")
+            is_after = read_record(stored).turn > turn if turn is not None else stored.valid_time > (at or 0)
+            low, high = (low, middle - 1) if is_after else (middle + 1, high)
+        while at is not None and (stored := await self.at(session, high + 1)) is not None:
+            # A version's valid time is slightly later than ``assembled_at`` of its record.
+            if read_record(stored).assembled_at > at:
+                break
+            high += 1
+        return high
+
+    async def _newest_of(self, session: str, turn: int | None, at: int | None, newest: Stored) -> Stored:
+        """The newest request of ``turn``, or of the newest turn up to the time ``at``; the turn's newest record if it
+        has no request."""
+        number = await self.newest_up_to(session, read_record(newest).number, turn=turn, at=at)
+        found = await self.at(session, number) if number else None
+        if found is None and turn is None:
+            first = await self.at(session, 1)
+            assert first is not None and at is not None, "there is a newest one"
+            message = f"session {session} has no assembly before {moment(at)}"
+            hint = f"Choose a later time: the first one was made at {moment(read_record(first).assembled_at)}."
+            raise CtxdError("assembly_not_found", message, hint=hint)
+        if found is None or turn is not None and read_record(found).turn != turn:
+            raise CtxdError(
+                "assembly_not_found",
+                f"session {session} has no assembly in turn {turn}",
+                hint=f"The newest assembly is of turn {read_record(newest).turn}; "
+                f'context.list with {{"session": "{session}"}} lists all.',
+            )
+        return await self._request_up_to(session, found, read_record(found).turn)
+
+    async def with_id(self, session: str, context_id: str) -> Stored | None:
+        """The record of the assembly ``context_id``, None if it is not one of ``session``. Raises and cancel: as
+        ``recordings``; also CtxdError session_not_found."""
+        known = await self.recordings(await self._sessions.live(session))
+        number = known.numbers.get(context_id)
+        return None if number is None else await self.at(session, number)
+
+    async def newest_request(self, session: str) -> Recorded | None:
+        """The newest request of ``session``; its newest record if it has no request, None if it has no record."""
+        newest = await self.newest(session)
+        return None if newest is None else read_record(await self._request_up_to(session, newest))
+
+    async def _request_up_to(self, session: str, last: Stored, turn: int | None = None) -> Stored:
+        """The newest request up to record ``last``, within ``turn`` unless that is None; ``last`` without one."""
+        found, lineage = [last], self._sessions.lineage(session)
+        while found:
+            for stored in found:
+                record = read_record(stored)
+                if turn is not None and record.turn != turn:
+                    return last
+                if record.is_request:
+                    return stored
+            before = number_of(found[-1].document.id)
+            found = await lineage.assemblies_before(self._store, before, size=_PAGE_BYTES)
+        return last
+
+    async def at(self, session: str, number: int) -> Stored | None:
+        """Record ``number`` of ``session``, None without one. Raises: CtxdError store_failed. Cancel: safe."""
+        id = self._sessions.lineage(session).assembly_id(number)
+        found = await self._store.scan(id, page=Page(limit=1))
+        return found[0] if found and len(found[0].document.id) == len(id) else None
+
+
+async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:
+    """The error for the assembly ``id``, which renders to other bytes than were recorded. ``shown``: versions that it
+    showed; ``texts``: purged component texts that it showed."""
+    if gone := [*(each.document.id for each in shown if is_purged(each.document)), *texts]:
+        return purged(f"{gone[0]}, which {id} showed,")
+    if await _says_purged(live):
+        return purged(f"what {id} showed of {chat_id(live.session)}")
+    message = f"{id} renders to other text than was recorded"
+    return CtxdError("corrupt", message)
+
+
+async def _says_purged(live: LiveSession) -> bool:
+    """True if an event of the chat was purged."""
+    async with aclosing(read_pages(live)) as pages:
+        async for page in pages:
+            if any(map(_is_purged, page.events)):
+                return True
+    return False
+
+
+def _is_purged(event: Event) -> bool:
+    """True if content of the event was purged: a text, the arguments of a call, or an attachment."""
+    match event:
+        case ToolCallEvent():
+            return event.args is None
+        case PromptEvent() if not event.text and not event.attachments:
+            # Purged by an earlier version of ctxd, which left no mark.
+            return True
+    if PURGED_ATTACHMENT in getattr(event, "attachments", ()):
+        return True
+    return PURGED_TEXT in (getattr(event, "text", None), getattr(event, "summary", None))

@@ -1,0 +1,124 @@
+"""Budget of a request: its calibrated estimate and the reserve together must be within it.
+
+Until the provider has billed a request for the same model and format, the estimate of a window is the sum over its
+items; after that it is calibrated.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_rendering import ExtendedWindow
+from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.repack_policy import Decision
+from ctxd.assembly.repack_window import RequestConditions, apply_repack_policy
+from ctxd.assembly.request_target import RequestTarget
+from ctxd.assembly.token_calibration import (
+    REQUESTS_KEPT,
+    Calibration,
+    CalibrationSample,
+    ContentMeasures,
+    measure_items,
+)
+
+_ROUNDS: Final = 8
+"""Maximum number of times that a window is judged to bring its estimate within the budget."""
+
+
+_TIGHTER: Final = 0.98
+"""Factor on the budget of each further round: the tokens removed have an error too, which adds to the reserve."""
+
+
+class RepackOutcome(msgspec.Struct, frozen=True):
+    """A window and the policy's decision on it. ``tokens``: its estimate, calibrated if ``reserve`` is not None.
+    ``measures``: of its request. ``budget_tokens``: the budget that the policy was given, in tokens of items, None for
+    none."""
+
+    grown: ExtendedWindow
+    decision: Decision | None
+    tokens: int
+    measures: CalibrationSample
+    reserve: int | None = None
+    budget_tokens: int | None = None
+
+
+def repack_within_budget(
+    grown: ExtendedWindow, moment: RequestConditions, calibration: Calibration | None, request: CalibrationSample
+) -> RepackOutcome:
+    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are kept within the budget; the policy
+    counts tokens of items, so it gets the budget converted to these. ``request``: the measures of the window before."""
+    most = moment.rules.budget_tokens
+    whole = _measures_with(grown, request)
+    if calibration is None:
+        decided, decision = apply_repack_policy(grown, moment)
+        measures = whole if decided is grown else _measures_with(decided, request)
+        return RepackOutcome(decided, decision, item_tokens(decided), measures, None, most)
+    found = calibration.estimate(whole)
+    budget = None
+    if most is not None:
+        plain = sum(item.tokens for item in grown.flat()) + moment.tools_tokens
+        budget = int(most * plain / max(1, found.tokens + found.reserve))
+    rounds = 0
+    while True:
+        rules = msgspec.structs.replace(moment.rules, budget_tokens=budget)
+        decided, decision = apply_repack_policy(grown, msgspec.structs.replace(moment, rules=rules))
+        rounds += 1
+        measures = whole if decided is grown else _measures_with(decided, request)
+        if decided is not grown:
+            found = calibration.repacked(whole, measures)
+        if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
+            return RepackOutcome(decided, decision, found.tokens, measures, found.reserve, budget)
+        budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
+
+
+def item_tokens(grown: ExtendedWindow) -> int:
+    """Estimated tokens of the items of ``grown``."""
+    return ceil(sum(item.tokens for item in grown.flat()))
+
+
+def _measures_with(grown: ExtendedWindow, request: CalibrationSample) -> CalibrationSample:
+    """``request`` with the measures of the grown window; its own are those of the window before."""
+    outside, reply = measure_items(item for items in grown.items for item in items)
+    if not grown.is_new:
+        outside, reply = request.outside + outside, request.reply + reply
+    base = request.number if grown.is_new else grown.window.base
+    return msgspec.structs.replace(request, base=base, outside=outside, reply=reply)
+
+
+def skip_repack(grown: ExtendedWindow, request: CalibrationSample) -> RepackOutcome:
+    """``grown`` without a decision. ``request``: as for ``judged``."""
+    return RepackOutcome(grown, None, item_tokens(grown), _measures_with(grown, request))
+
+
+def collect_samples(records: Sequence[Recorded], before: Sequence[CalibrationSample] = ()) -> list[CalibrationSample]:
+    """The newest requests of ``before`` and ``records``, oldest first, to calibrate the next one."""
+    return [*before, *(_sample_of(record) for record in records if _is_request(record))][-REQUESTS_KEPT:]
+
+
+def _is_request(record: Recorded) -> bool:
+    return record.window is not None and record.window.format is not None
+
+
+def _sample_of(record: Recorded) -> CalibrationSample:
+    part = record.window
+    assert part is not None, "it is a request"
+    figures = part.figures
+    return CalibrationSample(
+        record.number, part.base, part.format or "", part.model or "", figures.outside, figures.reply
+    )
+
+
+def next_request(number: int, before: Recorded | None, target: RequestTarget | None) -> CalibrationSample:
+    """Request ``number`` for ``target``, with the measures of the window so far. ``before``: its newest record, None
+    for an empty window."""
+    part = None if before is None else before.window
+    return CalibrationSample(
+        number,
+        0 if part is None else part.base,
+        "" if target is None else target.format,
+        "" if target is None else target.model,
+        ContentMeasures() if part is None else part.figures.outside,
+        ContentMeasures() if part is None else part.figures.reply,
+    )

@@ -1,0 +1,594 @@
+"""Plan of the commits of one transcript in its own format: branches of a tree, sub-agents, compactions. Pure.
+
+A delta holds complete lines of the source, so that nothing is converted. It ends before the next prompt, after a call
+that spawns a sub-agent, at a compaction, and when it is long. A branch begins at the commit that ends with the parent
+of its first line; if the parent is within a delta, it begins one commit earlier and repeats the lines up to the parent.
+"""
+
+import re
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from ctxd.capture.event_deduplication import RecordedEvents
+from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
+from ctxd.capture.stream_checkpoints import Trigger
+from ctxd.capture.transcript_branch import Branch, prompt_in, replacement_in
+from ctxd.formats.compacted_window import HISTORY, newest_within
+from ctxd.formats.delta_formats import measure_event, tokens_of
+from ctxd.transcripts.claude_code import Segment, is_typed, preserved
+from ctxd.transcripts.format_detection import LINE_READERS, Format
+from ctxd.transcripts.opencode_storage import STATE, reverted
+from ctxd.transcripts.pi import changes_window
+from ctxd.transcripts.records import Line, Record, as_text, id_of, number_of, parent_of, record_of, records_of
+from ctxd.transcripts.source_lines import SourceLine
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+PARSER: Final = 7
+"""Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
+
+DELTA_BYTES: Final = 192 * 1024
+"""Bytes at which a delta is cut."""
+
+_PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
+_SUMMARY_CHARS_MAX: Final = 16_000
+_BOUNDARY: Final = "compact_boundary"
+_SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
+"""Tools that start a sub-agent."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
+
+
+class TranscriptPlan:
+    """Plan of one source of lines.
+
+    ``start``, ``agent``: the start and the sub-agent of its first chain. Memory: about 150 bytes for each line, and the
+    lines that are not in a commit yet.
+    """
+
+    def __init__(self, format: Format, source: str, *, start: Start = ROOT, agent: str = "") -> None:
+        self.source = source
+        self.counts: Counter[str] = Counter()
+        self.copied = 0
+        """Number of lines that repeat lines of another source, or of this one."""
+        self.recorded: RecordedEvents | None = None
+        """Events that the session already has, which are left out of the following lines."""
+        self.keeps_cuts = False  # Another version planned the next lines: ``end_delta`` cuts them as it did.
+        self._read = LINE_READERS[format]
+        self._start, self._agent = start, agent
+        self.starts, self._ends = array("Q"), array("Q")
+        self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
+        self._nodes: dict[int, int] = {}
+        self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
+        self._branches: list[Branch] = []
+        self._main: Branch | None = None
+        self._agents: dict[str, Branch] = {}
+        self._calls: dict[str, int] = {}
+        self.spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
+        self._turns: list[Start] = []
+        self._task: Start | None = None
+        self._is_task_begun = self._is_segment = self._is_continued = False
+        self._entries = array("L")
+        self._prompts: list[tuple[int, int]] = []
+        self._made: list[tuple[Start, array[int], int]] = []
+        self._preserved: list[int] = []
+        self._last_kept: int | None = None
+        self._relinked: dict[int, int] = {}
+        self._aside: dict[int, tuple[int, ...]] = {}  # Lines beside a turn, with the line and those that they follow.
+        self._tail: str | None = None
+        self._pending = 0
+        self.newest: int | None = None
+        """The newest time of an event so far, in ms since 1970."""
+        self._oldest: int | None = None
+        self._continued, self._summaries = set[int](), set[int]()
+        self._to: Branch | None = None
+        self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
+        self._route = _ROUTES.get(format, _linear)
+
+    @property
+    def made(self) -> int:
+        """Number of commits planned so far."""
+        return len(self._made)
+
+    @property
+    def size(self) -> int:
+        """Number of lines so far, including blank ones."""
+        return len(self._spoken)
+
+    # --- lines ---
+
+    def add(self, line: SourceLine, place: int | None = None) -> Iterator[PlannedDelta]:
+        """Take the next line of the source, and yield the commits that are due before and after it. ``place``: returned
+        by ``reserve`` for this line."""
+        place = self.reserve(line) if place is None else place
+        if not line.kept:
+            return
+        record = line.record or {}
+        events: list[Event] = [OpaqueEvent(kind="damaged")]
+        if line.record is not None:
+            events = [entry.event for entry in self._read([Line(1, record)])]
+        id = id_of(record)
+        if self.recorded is not None:
+            line, events = self._unrecorded(self.recorded, line, events)
+            record = line.record or {}
+            if not line.kept:
+                self._pass_over(id, record)
+                return
+        self._to = None
+        yield from self._route(self, record, events)
+        branch = self._to or self._main_branch()
+        if (prompt := prompt_in(events)) is not None and not branch.agent:
+            if branch.has_spoken and not self.keeps_cuts:
+                yield self._cut(branch, "turn_boundary")
+            self._turns.append(self._task or branch.start)
+            self._prompts.append((place, measure_event(prompt)[1]))
+            self._task, self._is_task_begun = None, False
+        compaction = replacement_in(events)
+        if compaction is not None:
+            yield from self._cut_before_boundary(branch)
+        self._append(branch, place, line.kept, events)
+        branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
+        self._note_kept(record)
+        if id is not None and self._nodes.setdefault(hash(id), place) == place:
+            # A message that a compaction keeps may be written only after it.
+            self._relinked.pop(hash(id), None)
+        self._note_agents(events, place)
+        yield from self._due(branch, events, compaction)
+
+    def _unrecorded(
+        self, recorded: RecordedEvents, line: SourceLine, events: list[Event]
+    ) -> tuple[SourceLine, list[Event]]:
+        """Return the part of ``line`` and its ``events`` that the session lacks. The first line that continues the
+        session begins a chain of its own."""
+        found = recorded.without(line, events)
+        if found.kept and found.record is not None and found.record is not line.record:
+            events = [entry.event for entry in self._read([Line(1, found.record)])]
+        if not self._is_continued and recorded.note_continuing(found, events):
+            self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
+            # Its parent line is in the session's own chain, whichever chain has the last line that was not left out.
+            self._nodes.pop(hash(parent_of(record_of(line.record))), None)
+        return found, events
+
+    def _due(
+        self, branch: Branch, events: Sequence[Event], compaction: CompactionEvent | None
+    ) -> Iterator[PlannedDelta]:
+        """Cut the deltas that are due after a line with ``events``."""
+        if compaction is not None:
+            kept = self._kept(compaction, branch)
+            if self._last_kept is not None:
+                self._relinked[self._last_kept], self._last_kept = branch.last, None
+            self._summaries.add(self.starts[branch.last])
+            yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
+        elif not self.keeps_cuts and any(isinstance(each, ToolCallEvent) and each.tool in _SPAWNING for each in events):
+            yield self._cut(branch, "tool_call")
+        elif not self.keeps_cuts and branch.size >= DELTA_BYTES:
+            yield self._cut(branch, "explicit")
+        if self._pending >= _PENDING_BYTES_MAX:
+            yield from self.flush("explicit")
+
+    def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int, here: int | None = None) -> None:
+        """Skip a line that repeats line ``place`` of ``origin``: later lines continue there. ``here``: as reserved."""
+        here = self.reserve(line) if here is None else here
+        record, before = line.record or {}, self._start
+        self.copied += 1
+        self.outside[here] = origin, place
+        self._start, self._main = origin.at_line(place), None
+        if (id := id_of(record)) is not None:
+            self._nodes[hash(id)] = here
+        if self._route is not _codex:
+            return
+        if (prompt := prompt_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
+            self._turns.append(before)
+            self._prompts.append((here, measure_event(prompt)[1]))
+        elif turns := _rolled_back(record_of(record.get("payload"))):
+            self._take_back(turns)
+
+    def _pass_over(self, id: str | None, record: Record) -> None:
+        """Attach the children of a record that is left out to its parent."""
+        if id is not None and (place := self._nodes.get(hash(parent_of(record)))) is not None:
+            self._nodes.setdefault(hash(id), place)
+
+    @property
+    def pending(self) -> tuple[int, bool]:
+        """Bytes of the unfinished delta with the last line, and whether it repeats other lines before them."""
+        branch = self._to or self._main
+        return (0, False) if branch is None else (branch.size, bool(branch.start.repeated))
+
+    def end_delta(self) -> Iterator[PlannedDelta]:
+        """Yield the commit of the unfinished delta with the last line."""
+        branch = self._to or self._main
+        if branch is not None and branch.lines:
+            yield self._cut(branch, "session_end")
+
+    def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
+        """Yield the commits of all pending lines, that of the main chain last, so that it is the newest."""
+        for branch in sorted(self._branches, key=lambda branch: branch is self._main):
+            if branch.lines:
+                yield self._cut(branch, trigger)
+
+    # --- places for other chains ---
+
+    def at_line(self, place: int) -> Start:
+        """Return the start of a chain that continues after line ``place``, which is in a commit."""
+        if place in self.outside:
+            origin, there = self.outside[place]
+            return origin.at_line(there)
+        number = self._commit_of[place]
+        if number == 0:
+            return Start()
+        before, places, _ = self._made[number - 1]
+        if not any(self._spoken[later] for later in places if later > place):
+            return Start(self.source, number)
+        repeated = map(self.line, (each for each in places if each <= place))
+        return before._replace(repeated=(*before.repeated, *repeated))
+
+    def at_byte(self, end: int) -> tuple[Start, bool]:
+        """Return the start of a chain after the line that ends at byte ``end``, and True if a line ends there."""
+        if not end or not self.size:
+            return Start(), not end
+        place = min(bisect_left(self._ends, end), self.size - 1)
+        return self.at_line(place), self._ends[place] == end
+
+    def at_spawn(self, agent: str) -> Start:
+        """Return the start of the chain of sub-agent ``agent``: after its call, else at the newest commit."""
+        if agent in self.spawned:
+            return self.at_line(self.spawned[agent])
+        main = self._main
+        if main is not None and main.start.source == self.source:
+            return main.start
+        return Start(self.source, self.made) if self.made else Start()
+
+    # --- chains ---
+
+    def reserve(self, line: SourceLine) -> int:
+        """Reserve and return the place of the next line of the source, which is added or skipped later, if at all."""
+        self.starts.append(line.end - len(line.source))
+        self._ends.append(line.end)
+        self._commit_of.append(0)
+        self._branch_of.append(0)
+        self._spoken.append(0)
+        return len(self._spoken) - 1
+
+    def _main_branch(self) -> Branch:
+        if self._main is None:
+            self._main = self._branch(self._start, self._agent)
+        return self._main
+
+    def _branch(self, start: Start, agent: str = "") -> Branch:
+        branch = Branch(len(self._branches), agent, start)
+        self._branches.append(branch)
+        return branch
+
+    def _after(self, place: int) -> Iterator[PlannedDelta]:
+        """Begin a branch after line ``place``, and direct the next line to it."""
+        if self._commit_of[place] == 0 and place not in self.outside:
+            yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
+        agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
+        self._to = self._branch(self.at_line(place), agent)
+
+    def _note_aside(self, place: int, events: Sequence[Event]) -> None:
+        """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
+        before the prompt with which a branch begins."""
+        if place in self._aside:
+            self._aside[self.size - 1] = (*self._aside[place], place)
+        elif self._branches[self._branch_of[place]].last_typed > place and not any(
+            isinstance(event, _SPOKEN) for event in events
+        ):
+            self._aside[self.size - 1] = (place,)
+
+    def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
+        """Begin a branch after line ``place``, with the lines up to it that are beside a turn."""
+        first, *rest = (*self._aside.get(place, ()), place)
+        before = self._branches[self._branch_of[place]]
+        yield from self._after(first)
+        assert self._to is not None
+        if kept := before.give(rest, self._to):
+            repeated = (*self._to.start.repeated, *map(self.line, kept))
+            self._to.start = self._to.start._replace(repeated=repeated)
+        for each in rest:
+            self._branch_of[each] = self._to.number
+            self._aside.pop(each, None)
+
+    def _goes_on_from(self, place: int) -> bool:
+        """True if the main chain has no line of this source yet, and begins after line ``place`` of the origin."""
+        main = self._main
+        start = self._start if main is None else main.begin
+        return (main is None or main.last_spoken < 0) and start == self.at_line(place)
+
+    def _append(self, branch: Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
+        branch.lines.append(line)
+        branch.places.append(place)
+        branch.size += len(line)
+        branch.last = place
+        branch.last_typed = place if any(map(is_typed, events)) else branch.last_typed
+        self._branch_of[place] = branch.number
+        self._pending += len(line)
+        for event in events:
+            self.counts[str(event.__struct_config__.tag)] += 1
+            messages, size = measure_event(event)
+            branch.messages += messages
+            branch.text += size
+            if event.at is not None:
+                branch.at = max(branch.at or 0, event.at)
+                self.newest = max(self.newest or 0, event.at)
+                self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
+            if isinstance(event, _SPOKEN):
+                self._spoken[place] = branch.has_spoken = True
+                branch.last_spoken = place
+            elif self._route is _pi and changes_window(event):
+                self._spoken[place] = True
+
+    def _cut(
+        self,
+        branch: Branch,
+        trigger: Trigger,
+        *,
+        upto: int | None = None,
+        summary: str | None = None,
+        kept: tuple[Repeated, ...] = (),
+    ) -> PlannedDelta:
+        """Make a commit of the pending lines of ``branch``, or of those up to line ``upto``."""
+        number = len(branch.places) if upto is None else bisect_left(branch.places, upto) + 1
+        lines, places = branch.lines[:number], branch.places[:number]
+        rest = branch.lines[number:], branch.places[number:]
+        parent = branch.start._replace(repeated=(*branch.start.repeated, *kept))
+        is_counted = branch.is_counted and not rest[0] and not parent.repeated
+        counts = (branch.messages, tokens_of(branch.text)) if is_counted else None
+        self._made.append((parent, array("L", places), len(kept)))
+        if parent.tip == 0 or (parent.source == self.source and parent.tip in self._continued):
+            self._continued.add(self.made)
+        for place in places:
+            self._commit_of[place] = self.made
+        branch.clear()
+        branch.start = Start(self.source, self.made)
+        branch.lines, branch.places = rest
+        branch.size = sum(map(len, branch.lines))
+        branch.has_spoken = any(self._spoken[place] for place in branch.places)
+        branch.is_counted = not branch.lines
+        self._pending -= sum(map(len, lines))
+        return PlannedDelta(
+            self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
+            self.newest if branch.at is None else branch.at, self.made in self._continued,
+        )  # fmt: skip
+
+    def _cut_before_boundary(self, branch: Branch) -> Iterator[PlannedDelta]:
+        """Cut the lines before a compaction, which includes the line with its boundary."""
+        if branch.ends_with_boundary and len(branch.lines) > 1:
+            yield self._cut(branch, "compaction", upto=branch.places[-2])
+        elif branch.lines and not branch.ends_with_boundary:
+            yield self._cut(branch, "compaction")
+
+    def _note_kept(self, record: Record) -> None:
+        """Remember the messages that the compaction after this record leaves in the window."""
+        if ids := preserved(record_of(record.get("compactMetadata"))):
+            self._preserved = sorted(self._nodes[hash(id)] for id in ids if hash(id) in self._nodes)
+            self._is_segment, self._last_kept = isinstance(ids, Segment), hash(ids[-1])
+        for part in records_of(record.get("parts")):
+            if part.get("type") == "compaction":
+                self._tail = as_text(part.get("tail_start_id")) or None
+
+    def _kept(self, compaction: CompactionEvent, branch: Branch) -> tuple[Repeated, ...]:
+        """Return the lines that stay in the window after a compaction: its commit replaces everything before."""
+        places, self._preserved = self._preserved, []
+        meta = compaction.meta or {}
+        first, self._tail = compaction.kept_from or self._tail, None
+        index = number_of(meta.get("firstKeptEntryIndex"))
+        if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
+            # pi shows only the newest of several summaries.
+            older = self._summaries if self._route is _pi else ()
+            return tuple(each for each in self._path(start, branch.start) if each.start not in older)
+        if index is not None and 0 < index < len(self._entries):
+            return tuple(self._path(self._entries[index], branch.start))
+        if self._is_segment and places:
+            path, last = self._path(places[0], branch.start), self.line(places[-1])
+            return tuple(path[: path.index(last) + 1]) if last in path else ()
+        if self._route is _codex and not meta.get(HISTORY):
+            places = self._recent_prompts()
+        return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
+
+    def _take_back(self, turns: int) -> Start:
+        """Forget the newest turns. Returns: the start of the first of them."""
+        first = max(0, len(self._turns) - turns)
+        start = self._turns[first] if self._turns else self._start
+        del self._turns[first:], self._prompts[first:]
+        return start
+
+    def _recent_prompts(self) -> list[int]:
+        """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
+        kept = newest_within(size for _, size in reversed(self._prompts))
+        return [place for place, _ in self._prompts[len(self._prompts) - kept :]]
+
+    def line(self, place: int) -> Repeated:
+        """Return line ``place`` as a line to repeat."""
+        if place in self.outside:
+            origin, there = self.outside[place]
+            return origin.line(there)
+        return Repeated(self.source, self.starts[place])
+
+    def _path(self, first: int, start: Start) -> list[Repeated]:
+        """Return the lines from ``first`` on in a chain that begins at ``start``; none if ``first`` is not in it."""
+        back: list[Repeated] = []
+        wanted = self.line(first)
+        source, tip, repeated, _ = start
+        while wanted not in repeated:
+            back += reversed(repeated)
+            if tip is None or source != self.source:
+                break
+            (source, tip, repeated, _), places, kept = self._made[tip - 1]
+            back += [self.line(place) for place in reversed(places) if place >= first]
+            if first in places:
+                return back[::-1]
+            # Lines that an earlier compaction kept are in the commits before it too.
+            repeated = repeated[: len(repeated) - kept]
+        else:
+            return [*repeated[repeated.index(wanted) :], *reversed(back)]
+        if first in self.outside and tip is not None:
+            origin, there = self.outside[first]
+            before = origin._path(there, Start(source, tip))
+            return [*before, *reversed(back)] if before else []
+        return []
+
+    def _note_agents(self, events: Sequence[Event], place: int) -> None:
+        for event in events:
+            if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
+                self._calls[event.call] = place
+            if not isinstance(event, ToolResultEvent) or event.call not in self._calls:
+                continue
+            call = self._calls[event.call]
+            match event.meta:
+                case {"toolUseResult": {"agentId": str(agent)}}:
+                    self.spawned[agent] = call
+                case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
+                    self.spawned[agent] = call
+            for agent in _UUID.findall(event.text[:4096]):
+                self.spawned.setdefault(agent, call)
+
+
+# --- routes: the branch of a line ---
+
+
+def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain, and to one for each sub-agent named by a line."""
+    agent = next((event.sidechain for event in events if event.sidechain), None)
+    if agent is not None and agent != plan._agent:
+        yield from _to_agent(plan, agent)
+
+
+def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
+    if agent not in plan._agents:
+        place = plan._calls.get(agent)
+        if place is None and plan._main is not None and plan._main.lines:
+            yield plan._cut(plan._main, "explicit")
+        start = plan.at_line(place) if place is not None else plan.at_spawn(agent)
+        plan._agents[agent] = plan._branch(start, agent)
+    plan._to = plan._agents[agent]
+
+
+def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route by ``parentUuid``. A branch begins with a typed prompt: siblings of other kinds belong to one step."""
+    is_boundary = record.get("subtype") == _BOUNDARY
+    parent = as_text(record.get("parentUuid")) or (as_text(record.get("logicalParentUuid")) if is_boundary else "")
+    # Children of the last message that a compaction kept follow the compaction.
+    place = plan._relinked.get(hash(parent), plan._nodes.get(hash(parent))) if parent else None
+    if record.get("isSidechain") and not plan._agent:
+        named = as_text(record.get("agentId"))
+        if not named and place is not None and place not in plan.outside:
+            named = plan._branches[plan._branch_of[place]].agent
+        yield from _to_agent(plan, named or id_of(record) or "sidechain")
+        return
+    if "parentUuid" not in record or plan._agent:
+        return
+    if not parent:
+        # Records before the first message, such as settings of the session, are not a separate conversation.
+        if plan._main is not None and plan._main.last_spoken >= 0 and not is_boundary:
+            plan._main = plan._to = plan._branch(Start())
+        return
+    if place is None:
+        return
+    if place in plan.outside:
+        if any(map(is_typed, events)) and not plan._goes_on_from(place):
+            yield from plan._after(place)
+            plan._main = plan._to
+        return
+    branch = plan._branches[plan._branch_of[place]]
+    if any(map(is_typed, events)) and (place in plan._aside or branch.last_spoken > place):
+        yield from plan._after_turn(place)
+    else:
+        plan._to = branch
+        plan._note_aside(place, events)
+    plan._main = plan._to
+
+
+def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route by ``parentId`` alone. An entry without one, or with an unknown one, is a root."""
+    if "parentId" not in record:
+        # The first version of the format has no ids, and refers to an entry by its number.
+        if record:
+            plan._entries.append(plan.size - 1)
+        return
+    parent = record.get("parentId")
+    place = plan._nodes.get(hash(parent)) if isinstance(parent, str) else None
+    if place is None:
+        if plan._main is not None and plan._main.last_spoken >= 0:
+            plan._main = plan._to = plan._branch(Start())
+    elif place in plan.outside:
+        if not plan._goes_on_from(place):
+            yield from plan._after(place)
+            plan._main = plan._to
+    else:
+        branch = plan._branches[plan._branch_of[place]]
+        if branch.last != place:
+            yield from plan._after(place)
+        else:
+            plan._to = branch
+        plan._main = plan._to
+
+
+def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain; a rollback begins a branch before the turns that it removes."""
+    payload = record_of(record.get("payload"))
+    main = plan._main_branch()
+    match payload.get("type"):
+        case "task_started":
+            plan._is_task_begun = True
+        case "task_complete" | "turn_aborted":
+            plan._task, plan._is_task_begun = None, False
+        case _ if plan._is_task_begun and plan._task is None and replacement_in(events) is not None:
+            # A compaction before the prompt of a turn is rolled back with the turn.
+            if main.lines:
+                yield plan._cut(main, "compaction")
+            plan._task = main.start
+    is_first = not plan._turns or not plan.counts["prompt"]
+    if prompt_in(events) is not None and main.lines and is_first:
+        # Lines before the first turn stay when all turns are rolled back.
+        yield plan._cut(main, "explicit")
+    if (turns := _rolled_back(payload)) and plan._turns:
+        if main.lines:
+            yield plan._cut(main, "turn_boundary")
+        plan._main = plan._to = plan._branch(plan._take_back(turns))
+
+
+def _rolled_back(payload: Record) -> int:
+    """Return the number of codex turns that a record rolls back."""
+    return max(0, number_of(payload.get("num_turns")) or 0) if payload.get("type") == "thread_rolled_back" else 0
+
+
+def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain, and changes of the session's row to a separate, older one. A pending revert begins a branch
+    before the messages that it removes."""
+    if STATE not in record:
+        yield from _linear(plan, record, events)
+        return
+    message, is_part = reverted(record_of(record.get(STATE)))
+    main = plan._main_branch()
+    if message and main.lines:
+        yield plan._cut(main, "session_end")
+    first = plan._nodes.get(hash(message), 0)
+    # If the revert names a part of a message, the parts before it stay.
+    place = first if is_part else first - 1
+    if first and (plan._commit_of[place] or place in plan.outside):
+        yield from plan._after(place)
+        plan._main = plan._to
+    else:
+        plan._to = plan._branch(Start())
+        plan._to.at = plan._oldest
+
+
+_ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "opencode": _opencode,
+    "pi": _pi,
+}

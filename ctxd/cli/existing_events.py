@@ -1,0 +1,154 @@
+"""Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import anyio.lowlevel
+import msgspec
+
+from ctxd.capture.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
+from ctxd.cli.import_state import SourceRecord
+from ctxd.click_support import Stop
+from ctxd.clock import Clock
+from ctxd.formats.harness_session import is_id_of_hand_over
+from ctxd.transcripts.claude_code import is_typed
+from ctxd.transcripts.discovery import Transcript, lines_of
+from ctxd.transcripts.format_detection import LINE_READERS
+from ctxd.transcripts.records import Line, as_text, record_of
+from ctxd.transcripts.source_lines import open_source
+from ctxd_protocol.event_types import Event, ResponseEvent
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from ctxd.secrets.redaction import Guard
+    from ctxd_client import Client
+
+_BYTES_AT_ONCE: Final = 256 * 1024
+"""Bytes per read, and between two checkpoints for other tasks."""
+
+_UNCOMMITTED: Final = "ctx-uncommitted"
+"""Stands in a dry run for the commit that an import would make of the session's events."""
+
+
+async def recorded_events(
+    client: "Client",
+    clock: Clock,
+    source: Transcript,
+    record: SourceRecord,
+    events: Sequence[Event],
+    written: int,
+    *,
+    dry_run: bool,
+) -> RecordedEvents:
+    """Return the ``events`` that a source's session has as the ``RecordedEvents`` that its import leaves out.
+    ``written``: the bytes of the source that a hand-over wrote before them. Unless ``dry_run``, the events are
+    committed first. Raises: CallFailed; as ``lines_of``. Cancel: safe."""
+    # Imported lines continue this commit, or form a separate chain.
+    own = record.continued
+    if not own and not dry_run:
+        own = (await client.context_current(session=source.session)).context_id or ""
+    newest = (await client.commit_resolve(session=source.session)).commit
+    has_commits = newest is not None and newest.session == source.session
+    if dry_run:
+        has_commits = has_commits or bool(events)
+        found = "" if newest is None else newest.commit
+        own = own or found or (_UNCOMMITTED if events else "")
+    record.continued = own
+    before = clock.wall_ms() if newest is None else newest.created_at_ms
+    make = partial(
+        RecordedEvents, events, record.unrecorded, before, own or None, has_commits=has_commits,
+        redact=redact_as_stored, written=written, whole=record.whole, continued_at=record.continued_at,
+    )  # fmt: skip
+    recorded = make()
+    # Once an import has left out recorded events, later imports of the source do so too.
+    is_first = record.size == record.unrecorded and not record.whole
+    if is_first and not (written or source.agent or source.is_spawned or source.stored):
+        if whole := await _unrecorded_beginning(source, make()):
+            recorded.complete(whole)
+    return recorded
+
+
+@cache
+def _guard() -> "Guard":
+    # Loaded only if a session has redacted text: loading takes as long as importing a small file.
+    from ctxd.cli.scan import host_guard
+    from ctxd.config import ConfigError
+
+    try:
+        return host_guard()
+    except (Stop, ConfigError) as error:
+        raise ValueError(f"the rules for secrets: {error}") from None
+
+
+def redact_as_stored(text: str) -> str:
+    """Return ``text`` as the daemon stores it under ``redact``, except for the tags. Raises: ValueError for invalid
+    rules; as for an unreadable source, the other sources are still imported."""
+    return _guard().redacted(text)
+
+
+def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
+    """Return the size of the part at the start of a source that a hand-over wrote, and the number of events that its
+    session had then; zeros if there is no such part or it was changed. In opencode's database, the part is recognised
+    by the ids of its rows. Raises: OSError; as ``lines_of``."""
+    stated = HandedOverStart.read(labels)
+    if stated is None:
+        return 0, 0
+    if source.stored is not None:
+        size = _size_of_hand_over(source)
+        return (size, stated.events) if size else (0, 0)
+    digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
+    with open_source(source.file) as file:
+        while left and (piece := file.read(min(left, _BYTES_AT_ONCE))):
+            digest.update(piece)
+            left -= len(piece)
+    return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
+
+
+async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) -> int:
+    """Return the size of a source, up to its last complete line, if its conversation has whole turns before the
+    session's first event, as after hooks were installed and the session was resumed; else 0, also if the source lacks
+    events of the session. The lines are passed to ``recorded``. Raises: as ``lines_of``. Cancel: safe."""
+    read, end, unseen = LINE_READERS[source.format], 0, 0
+    is_asked = is_answered = is_begun = False
+    for line in lines_of(source):
+        end, unseen = line.end, unseen + len(line.source)
+        if unseen > _BYTES_AT_ONCE:
+            unseen = 0
+            await anyio.lowlevel.checkpoint()
+        if line.record is None or line.end <= recorded.since:
+            continue
+        events = [entry.event for entry in read([Line(1, line.record)])]
+        if recorded.meet(events):
+            is_begun = True
+            if not is_answered:
+                return 0
+        elif not is_begun:
+            own = [event for event in events if event.sidechain is None]
+            is_answered = is_answered or (is_asked and any(isinstance(each, ResponseEvent) for each in own))
+            is_asked = is_asked or any(map(is_typed, own))
+    return end if is_begun and recorded.has_met_all else 0
+
+
+def _size_of_hand_over(source: Transcript) -> int:
+    size = 0
+    for line in lines_of(source):
+        record = line.record or {}
+        id = as_text(record_of(record.get("info")).get("id")) or as_text(record.get("row"))
+        if is_id_of_hand_over(id, source.native):
+            size = line.end
+        elif "session" not in record:
+            break
+    return size
+
+
+async def read_session_events(client: "Client", session: str) -> list[Event]:
+    """Return all events in the chat of a session. Raises: CallFailed. Cancel: safe."""
+    events: list[Event] = []
+    cursor: str | None = None
+    while True:
+        page = await client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        events += (msgspec.convert(logged.event, Event) for logged in page.events)
+        if (cursor := page.next_cursor) is None:
+            return events

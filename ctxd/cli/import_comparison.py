@@ -1,0 +1,158 @@
+"""Reading of one imported source: which of its lines were read before."""
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from blake3 import blake3
+
+from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
+from ctxd.cli.import_state import SourceRecord
+from ctxd.clock import Clock
+from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
+from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+from ctxd_client.errors import NotFound
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+_TAIL_BYTES: Final = 16 * 1024
+"""Bytes at the end of the earlier reading that must be unchanged if the next reading is to continue there."""
+
+_BYTES_HASHED_AT_ONCE: Final = 256 * 1024
+_SETTLED_MS: Final = 1000
+"""Milliseconds without a change after which a file that became shorter is read as it is."""
+
+_SETTLING_MS_MAX: Final = 5000
+
+
+async def await_stable(path: Path, before: Stat | None, clock: Clock) -> Stat:
+    """Return the identity of a file's content. If the file is shorter than ``before``, it may be in the middle of a
+    rewrite: wait, for seconds at most, until it is as long again or stops changing. Raises: OSError. Cancel: safe."""
+    stat = stat_of(path)
+    for _ in range(0, _SETTLING_MS_MAX, 100):
+        is_shorter = before is not None and stat[:2] == before[:2] and stat.size < before.size
+        if not is_shorter or clock.wall_ms() - stat.changed_ns // 1_000_000 > _SETTLED_MS:
+            break
+        await clock.sleep(0.1)
+        stat = stat_of(path)
+    return stat
+
+
+def is_grown(before: Stat | None, stat: Stat | None) -> bool:
+    """True if ``stat`` and ``before`` are of the same file, and it has not become shorter."""
+    return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
+
+
+class SourceReading:
+    """One reading of a source: its bytes so far, compared with the last import. ``facts``: None for a sub-agent, which
+    is not in any list."""
+
+    def __init__(self, record: SourceRecord, facts: SessionFacts | None) -> None:
+        self.record = record
+        self.facts = facts
+        self.size = self.lines = self.lines_before = self.copied_before = 0
+        self.is_same = self.is_level = self.is_continued = False
+        self.counted = Counter[str]()
+        self._cuts = set(record.cuts)
+        self.tail = b""
+        """The last bytes that were read."""
+        self.listed_tx = 0
+        """The journal sequence of the session's newest commit when the deltas of other imports were last read."""
+        self.ends = set(record.ends)
+        """Line ends at which another import ended a delta."""
+        self.kept = record.kept
+        """The bytes that an earlier parser version planned, whose deltas keep their ends."""
+        self._learnt: dict[bytes, set[int]] = {}
+        self._hash = blake3()
+        self._unhashed: list[bytes] = []
+        self._hashed = 0
+
+    def continue_reading(self, plan: TranscriptPlan) -> None:
+        """Continue where the last reading ended."""
+        self.is_same = self.is_continued = True
+        self.is_level = False
+        self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
+
+    def take(self, line: SourceLine) -> bool:
+        """Add a line. Returns: True if an earlier import ended after it. ``is_level``: the last import did, with equal
+        bytes."""
+        if line.record is not None:
+            if self.facts is not None:
+                self.facts.add(line.record)
+            if STATE in line.record:
+                return False  # Later lines are inserted before it.
+        self._unhashed.append(line.source)
+        if line.end - self._hashed >= _BYTES_HASHED_AT_ONCE:
+            self._update()
+        self.size = line.end
+        self.tail = (self.tail + line.source)[-_TAIL_BYTES:]
+        self.lines += bool(line.kept)
+        self.is_level = self.size == self.record.size and self.digest() == self.record.digest
+        if self.is_level:
+            self.is_same = True
+            self.lines_before = self.lines
+        return self.size in self._cuts
+
+    def learn(self, delta: bytes) -> None:
+        """Remember where ``delta`` ends, which another import has committed, so that a delta ends there again."""
+        self._learnt.setdefault(_last_line(delta), set()).add(len(delta))
+
+    def note_learnt_end(self, line: SourceLine, pending: tuple[int, bool]) -> bool:
+        """Add the end of ``line`` to ``ends`` if another import has committed a delta that ends with it and is as long
+        as the ``pending`` one, or longer if that one begins with repeated lines. Returns: True if it is one of them."""
+        if STATE in (line.record or ()):
+            return False
+        size, is_repeating = pending
+        sizes = self._learnt.get(_last_line(line.kept), ()) if self._learnt and size else ()
+        if size in sizes or (is_repeating and any(size < each for each in sizes)):
+            self.ends.add(line.end)
+        return line.end in self.ends
+
+    def digest(self) -> str:
+        self._update()
+        return self._hash.hexdigest(length=DIGEST_BYTES)
+
+    def _update(self) -> None:
+        self._hash.update(b"".join(self._unhashed))
+        self._unhashed.clear()
+        self._hashed = self.size
+
+
+async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -> None:
+    """Keep the ends of the deltas that an earlier parser version planned: with other ends, the same lines would be
+    committed twice. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
+    record = done.record
+    if record.parser == PARSER or not _is_as_imported(source, record):
+        return
+    left = [*record.commits.values()]
+    with suppress(NotFound):
+        while left:
+            deltas = (await client.commit_deltas(left[:PAGE_ITEMS_MAX])).deltas
+            for each in deltas:
+                if each.data is None:
+                    return  # It was purged, or is too long: its end is unknown.
+                done.learn(each.data)
+            left = left[len(deltas) :]
+        done.kept = record.size
+
+
+def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:
+    """True if a source still begins with the lines that were imported from it. Raises: as ``lines_of``."""
+    found, end = blake3(), 0
+    for line in lines_of(source):
+        if line.end > record.size:
+            break
+        if STATE not in (line.record or ()):
+            found.update(line.source)
+            end = line.end
+    return end == record.size and found.hexdigest(length=DIGEST_BYTES) == record.digest
+
+
+def _last_line(delta: bytes) -> bytes:
+    start = delta.rfind(b"\n", 0, -1) + 1
+    return blake3(delta[start:]).digest(DIGEST_BYTES)

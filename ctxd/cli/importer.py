@@ -1,0 +1,595 @@
+"""Import of transcripts: each source becomes chains of commits in its own format; each line is in one commit.
+
+The daemon stores a record of each imported source, so that a repeated import reads only changed sources. Existing
+commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from ctxd.capture.copied_lines import CopyDetector, ImportedLines
+from ctxd.capture.event_deduplication import RecordedEvents
+from ctxd.capture.import_plan_types import CONTINUED, PlannedDelta, Repeated, Start
+from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
+from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
+from ctxd.cli.failures import reason_of
+from ctxd.cli.import_batches import CommitBatches, Parent
+from ctxd.cli.import_comparison import SourceReading, await_stable, is_grown, keep_cuts
+from ctxd.cli.import_origins import ImportOrigins
+from ctxd.cli.import_result import ImportResult
+from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.clock import SystemClock
+from ctxd.transcripts.discovery import (
+    AgentCallers,
+    Skipped,
+    Stat,
+    Transcript,
+    can_continue,
+    candidates,
+    in_groups,
+    is_of_source,
+    lines_at,
+    lines_of,
+    source_reason,
+    stat_of,
+    transcripts,
+)
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.commits import ImportedDelta
+from ctxd_protocol.session_types import RecordedSession
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+_AT_ONCE: Final = 24
+"""Groups of sources that are imported concurrently: commits of a chain wait for their parents' ids, and the daemon
+takes longer to commit most sources than it takes to plan them."""
+
+_TURN_BYTES: Final = 128 * 1024
+"""Bytes that are planned between two checkpoints for other tasks."""
+
+_LIVE_MAX: Final = 16
+"""Plans that are kept from one run to the next, so that a growing file is not read from its start again."""
+
+_QUIET_MS: Final = 3_600_000
+"""Milliseconds without an event after which hooks are assumed to record nothing more in an open session."""
+
+_PLANNED_LINES_MAX: Final = 200_000
+
+
+class _Planned(NamedTuple):
+    source: Transcript
+    plan: TranscriptPlan
+    batches: CommitBatches
+    done: SourceReading
+    stat: Stat | None
+    goes_on: bool = False
+    """The plan continues the commits of an earlier import, which are not known one by one."""
+
+
+class TranscriptImport:
+    """Import of the transcripts of one harness."""
+
+    def __init__(
+        self,
+        client: "Client",
+        harness: HarnessCommand,
+        *,
+        dry_run: bool = False,
+        goes_on: bool = False,
+        progress: Callable[[str], None],
+    ) -> None:
+        """``goes_on``: ``run`` will be called again, so the newest plans are kept."""
+        self._client = client
+        self._harness = harness
+        self._dry_run = dry_run
+        self._progress = progress
+        self._clock = SystemClock()
+        self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
+        self._records = self._record.sources
+        self._sessions: set[str] = set()
+        # Recorded facts of the sessions without events of their own, as read in this run.
+        self._listed: dict[str, RecordedSession | None] = {}
+        self._plans: dict[str, _Planned] = {}
+        self._planned_lines = 0
+        self._under_way: set[str] = set()
+        self._goes_on = goes_on
+        self._live: dict[str, _Planned] = {}
+        self._busy: set[str] = set()
+        self._waiting: dict[str, Transcript] = {}
+        self._databases: dict[str, Stat] = {}
+        self._origins = ImportOrigins(self._record)
+        self._callers = AgentCallers()
+        self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
+        self.result = ImportResult(harness, dry_run)
+
+    async def run(self, places: Sequence[Path]) -> ImportResult:
+        """Import new and changed sources in ``places``. Returns the outcome of this run.
+
+        Raises: CallFailed if the daemon cannot be reached. Cancel: safe; the next import recognises the commits made.
+        """
+        self.result = ImportResult(self._harness, self._dry_run)
+        self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
+        records = await self._record.load()
+        # Origins come before their copies, so that the common lines belong to the origin's session.
+        found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
+        self._record.follow_renames()
+        for path in self._record.in_order(path for path in records if records[path].number):
+            self._origins.enter(path, records[path])
+        self._waiting = {source.path: source for source in found}
+        for source in found:
+            self._origins.enter(source.path, source)
+        groups = in_groups([*self._waiting.values()])
+        self.result.sources += len(self._waiting)
+        left = iter(groups)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for _ in range(min(_AT_ONCE, len(groups))):
+                    tasks.start_soon(self._import_groups, left)
+        except BaseExceptionGroup as failed:
+            # Once the daemon is gone, all tasks fail alike: one of their errors is enough.
+            gone, others = failed.split(Unavailable)
+            if gone is None or others is not None:
+                raise
+            first: BaseException = gone
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+        for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
+            self._take_plan(path)
+        self._note_databases()
+        # The order of new sources decides which of them are copies: save it, in case this import is killed.
+        await self.save(when_due=self._goes_on and not self._record.has_new)
+        self.result.sessions.sort()
+        return self.result
+
+    async def save(self, *, when_due: bool) -> None:
+        """Save the import record, unless this is a dry run; ``when_due``: not if it was saved a short while ago.
+
+        Raises: CallFailed.
+        """
+        if not self._dry_run:
+            await self._record.save(when_due=when_due)
+
+    async def _import_groups(self, left: Iterator[list[str]]) -> None:
+        for group in left:
+            for path in group:
+                await self._planned(path)
+                await self.save(when_due=True)
+            for path in group:
+                if (planned := self._take_plan(path)) is not None and self._goes_on:
+                    self._live[path] = planned
+            while len(self._live) > _LIVE_MAX:
+                self._live.pop(next(iter(self._live)))
+
+    # --- sources ---
+
+    def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
+        """Yield new sources, and those that changed since they were imported."""
+        for place in places:
+            for path in candidates(self._harness, place):
+                if isinstance(path, Skipped):
+                    self.result.skipped.append(path)
+                    continue
+                try:
+                    stat = stat_of(path)
+                except OSError as error:
+                    self._skip(str(path), source_reason(error))
+                    continue
+                known, live = self._records.get(str(path)), self._live.get(str(path))
+                last = live or known
+                if known and known.parser == PARSER and last and last.stat == stat and stat.size >= 0:
+                    self.result.sources += 1
+                    self.result.unchanged += 1
+                    continue
+                yield from self._changed_in(path, stat)
+
+    def _changed_in(self, path: Path, stat: Stat) -> Iterator[Transcript]:
+        has_stored = False
+        for source in transcripts(self._harness, path):
+            if isinstance(source, Skipped):
+                self.result.skipped.append(source)
+                continue
+            known = self._records.get(source.path)
+            stored = source.stored
+            if stored is not None and stored.stamp:
+                has_stored = True
+                if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
+                    self.result.sources += 1
+                    self.result.unchanged += 1
+                    continue
+            known = known or self._record.adopt(source.path, source.session, source.agent)
+            if known is None:
+                known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
+                self._records[source.path] = known
+            yield source
+        if has_stored and stat.size >= 0:
+            self._databases[str(path)] = stat
+
+    def _note_databases(self) -> None:
+        """Record the databases whose sessions were all read: the next import does not open them if unchanged."""
+        skipped = {name for each in self.result.skipped for name in (each.path, each.path.rpartition("#")[0])}
+        for path, stat in self._databases.items():
+            if path not in skipped:
+                self._records[path] = SourceRecord(PARSER, stat, "", "", "", "")
+                self._record.changed.add(path)
+        self._databases.clear()
+
+    def _skip(self, path: str, reason: str) -> None:
+        self.result.skipped.append(Skipped(path, reason))
+
+    async def _planned(self, path: str) -> _Planned | None:
+        """Return the plan of a source, imported if necessary; None if it cannot be read, or its import is under way."""
+        if path in self._plans:
+            return self._plans[path]
+        source = self._waiting.get(path) or self._found_again(path)
+        if source is None or path in self._busy:
+            return None
+        self._busy.add(path)
+        try:
+            planned = await self._imported(source)
+        except (Unavailable, anyio.get_cancelled_exc_class()):
+            raise
+        except CallFailed as error:
+            self._skip(path, reason_of(error))
+            return None
+        except Exception as error:
+            # Such as a damaged database, a damaged zstd frame, or a file that is gone.
+            if not is_of_source(error):
+                raise
+            self._skip(path, source_reason(error))
+            return None
+        finally:
+            self._busy.discard(path)
+            self._waiting.pop(path, None)
+        self._plans[path] = planned
+        self._planned_lines += planned.plan.size
+        while self._planned_lines > _PLANNED_LINES_MAX and len(self._plans) > 1:
+            self._take_plan(next(iter(self._plans)))
+        return planned
+
+    def _take_plan(self, path: str) -> _Planned | None:
+        planned = self._plans.pop(path, None)
+        self._planned_lines -= 0 if planned is None else planned.plan.size
+        return planned
+
+    def _found_again(self, path: str) -> Transcript | None:
+        """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
+        if path not in self._records:
+            return None
+        for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
+            if isinstance(source, Transcript) and source.path == path:
+                return source
+        return None
+
+    # --- one source ---
+
+    async def _imported(self, source: Transcript) -> _Planned:
+        """Commit the lines of a source that are not committed yet. Raises: as reading the source; CallFailed."""
+        record = self._records[source.path]
+        last = (self._live.get(source.path) or record).stat
+        is_stamped = source.stored is not None and source.stored.stamp
+        stat = None if is_stamped else await await_stable(source.file, last, self._clock)
+        recorded = await self._recorded(source, record)
+        planned, copies = await self._begun(source, record, stat, recorded)
+        if not planned.goes_on:
+            await keep_cuts(self._client, source, planned.done)
+        await self._learn_ends(planned)
+        planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
+        for delta in _deltas(planned, copies):
+            if delta is None:
+                await self._continue_comparison(source, copies)
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self._deliver(planned, delta)
+        await planned.batches.finish(self._tasks)
+        if (made := planned.batches.take_made()) and source.session not in self.result.sessions:
+            self.result.sessions.append(source.session)
+        self.result.commits += made
+        if source.path in self._waiting:
+            await self._note(planned)
+            self.result.recorded += 0 if recorded is None else recorded.left_out - recorded_before
+        return planned
+
+    async def _begun(
+        self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
+    ) -> tuple[_Planned, CopyDetector]:
+        """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
+        live = self._live.pop(source.path, None)
+        if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
+            plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
+            batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
+            done = SourceReading(record, None if source.agent else SessionFacts(source.format))
+            if (before := await self._imported_before(source, record)) is not None:
+                return _Planned(source, plan, batches, done, stat, goes_on=True), CopyDetector(source, (source, before))
+            return _Planned(source, plan, batches, done, stat), await self._copies(source)
+        live.done.continue_reading(live.plan)
+        if recorded is not None and live.plan.recorded is not None:
+            recorded.take_over(live.plan.recorded)
+        return live._replace(stat=stat), CopyDetector(source, None)
+
+    async def _learn_ends(self, planned: _Planned) -> None:
+        """Make deltas end where those of other imports of the session do that the record lacks: imports that were
+        killed, or are running now. A commit is recognised by its whole delta only. Raises: CallFailed."""
+        source, done = planned.source, planned.done
+        known = set(done.record.commits.values())
+        ends, newest = await self._record.session_ends(source.session, newest_only=bool(done.listed_tx))
+        found = [commit for commit, tx in ends[source.agent[:256]] if tx > done.listed_tx and commit not in known]
+        done.listed_tx = max(done.listed_tx, newest)
+        for path in self._origins.of_session(source, source.session) if found else ():
+            known = set(self._records[path].commits.values())
+            found = [commit for commit in found if commit not in known]
+        while found:
+            deltas = (await self._client.commit_deltas(found[:PAGE_ITEMS_MAX])).deltas
+            for each in deltas:
+                if each.data is not None:
+                    done.learn(each.data)
+            found = found[max(1, len(deltas)) :]
+
+    async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
+        """Return the events that the session of a source already has, usually from its hooks; None without any.
+
+        Raises: _UnderWay while hooks may still be recording events that the source already has; CallFailed.
+        """
+        if source.session in self._listed:
+            return None
+        try:
+            session = (await self._client.session_get(source.session)).session
+        except NotFound:
+            return None
+        events = await read_session_events(self._client, source.session)
+        written, begun = handed_over(source, session.labels)
+        if not events and not written:
+            self._listed[source.session] = session.recorded
+            return None
+        last = max((event.at for event in events if event.at is not None), default=session.updated_at)
+        if session.state == "active" and min(last, session.updated_at) > self._clock.wall_ms() - _QUIET_MS:
+            self._under_way.add(source.path)
+            raise _UnderWay(
+                f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
+                f"it is paused (ctx session pause {source.session})"
+            )
+        return await recorded_events(
+            self._client, self._clock, source, record, events[begun:], written, dry_run=self._dry_run
+        )
+
+    async def _note(self, planned: _Planned) -> None:
+        """Update the record of a source that was read to its end, and add its new content to the result."""
+        source, plan, _, done, stat, _ = planned
+        record, result = done.record, self.result
+        is_rewritten = bool(record.size) and not done.is_same
+        result.imported += 1
+        result.rewritten += is_rewritten
+        before = Counter[str]() if is_rewritten else done.counted
+        for kind, number in (plan.counts - before).items():
+            result.events[kind] = result.events.get(kind, 0) + number
+        result.lines += done.lines if is_rewritten else done.lines - done.lines_before
+        result.bytes += done.size if is_rewritten else done.size - record.size
+        result.copied += plan.copied - (0 if is_rewritten else done.copied_before)
+        if self._dry_run:
+            return
+        if plan.copied and not plan.made:
+            await self._create(source)
+        if done.facts is not None:
+            await self._describe(source, done.facts)
+        record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
+        record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
+        record.size, record.digest = done.size, done.digest()
+        record.parser, record.kept = PARSER, 0 if is_rewritten else done.kept
+        if plan.recorded is None:
+            record.unrecorded = done.size
+        else:
+            record.continued_at = plan.recorded.continued_at
+            if plan.recorded.is_completed:
+                record.whole, record.continued = plan.recorded.whole, ""
+        # The bytes that were not read again may have changed: an import without a kept plan must read all.
+        record.stat = None if done.is_continued else stat
+        record.stamp = source.stored.stamp if source.stored is not None else ""
+        record.session, record.agent, record.root = source.session, source.agent, source.root
+        if (last := plan.at_spawn("")).source == source.path and last.tip is not None:
+            record.newest = planned.batches.ids[last.tip - 1]
+        self._record.note(source.path)
+        self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
+
+    async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
+        """Store title, times and grants from a source that was read to its end in its session. Raises: CallFailed."""
+        session = source.session
+        with suppress(NotFound):  # A source without a line of its own has no session.
+            if session in self._listed:
+                known = self._listed[session]
+            else:
+                known = (await self._client.session_get(session)).session.recorded
+            if (recorded := facts.recorded(known)) != known:
+                made = await self._client.session_annotate(session, recorded=recorded)
+                if session in self._listed:
+                    self._listed[session] = made.session.recorded
+
+    async def _start(self, source: Transcript) -> Start:
+        """Return where the first chain of a source begins: in the source that spawned it or that it continues."""
+        others = source.parent if source.parent != source.session else ""
+        parent = source.session if source.agent else others
+        if not parent and source.base is None:
+            return Start()
+        near: Start | None = None
+        for path in self._origins.of_session(source, parent or source.session):
+            origin = await self._planned(path)
+            if path in self._under_way:
+                raise _UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
+            if origin is None:
+                continue
+            if source.base is not None:
+                # If a thread has several files, the right one has a line that ends at this byte.
+                start, is_line_end = origin.plan.at_byte(source.base)
+                if is_line_end:
+                    return start
+                near = near or start
+            elif source.agent or source.is_spawned:
+                if source.agent and origin.plan.newest is not None:
+                    self._conversation_ends[source.session] = origin.plan.newest
+                return (await self._caller(source, origin.plan)).at_spawn(source.agent or source.native)
+        return near or Start()
+
+    async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
+        """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
+        path = "" if not source.agent or source.agent in conversation.spawned else self._callers.path(source)
+        caller = await self._planned(path) if path else None
+        return caller.plan if caller is not None and source.agent in caller.plan.spawned else conversation
+
+    async def _copies(self, source: Transcript) -> CopyDetector:
+        """Return the comparison of a source with the one whose beginning it may repeat."""
+        for path in self._origins.of_copy(source):
+            # Events that a session has from its hooks are in no commit of its transcript.
+            if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
+                return CopyDetector(source, (origin.source, origin.plan))
+        return CopyDetector(source, None)
+
+    async def _imported_before(self, source: Transcript, record: SourceRecord) -> ImportedLines | None:
+        """Return the imported lines of a copy whose origin is gone, as Claude Code removes old files, or is such a copy
+        itself; None for other sources, and for a rewritten one."""
+        if record.copy_end is None or not record.newest:
+            return None
+        origin = await self._planned(record.copy_end.path) if record.copy_end.path != source.path else None
+        if origin is not None and not origin.goes_on:
+            return None
+        with suppress(ValueError):
+            return ImportedLines(source, record.size, record.digest, record.newest)
+        return None
+
+    async def _continue_comparison(self, source: Transcript, copies: CopyDetector) -> None:
+        """If a copy leaves its origin, continue the comparison with another source that left it at the same line."""
+        if (end := copies.end) is None:
+            return
+        path = self._origins.going_on(source, end) or end.path
+        other = await self._planned(path) if path not in (source.path, copies.origin.path) else None
+        if other is not None and other.plan.recorded is None:
+            copies.continue_comparison(other.source, other.plan, after=end.place if path == end.path else None)
+        else:
+            self._origins.note_end(source, end)
+
+    # --- commits ---
+
+    async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
+        """Queue the commit of a delta unless it exists. Raises: CallFailed, also for an earlier delta."""
+        parent = await self._parent(planned, delta.parent)
+        lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
+        batches, recorded = planned.batches, planned.plan.recorded
+        is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
+        is_newest = recorded is not None and recorded.note_beginning(delta)
+        if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
+            return
+        await self._create(planned.source)
+        batches.put(self._imported_delta(planned, delta, len(lines), is_newest), parent, lines)
+        if batches.is_full:
+            await batches.send(self._tasks)
+
+    def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
+        now = self._clock.wall_ms()
+        # Lines without a time, or with one in the future, get the time of the file's last change.
+        times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
+        valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
+        if planned.source.agent and valid_time is not None and not self._goes_on:
+            # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
+            # continues. In a watch, the conversation is still under way and continues after its sub-agents.
+            valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
+        if (recorded := planned.plan.recorded) is not None and is_newest:
+            # Newer than the commits of the hooks, so that the session continues from it.
+            valid_time = None if valid_time is None else max(recorded.before, valid_time)
+        elif recorded is not None and not delta.is_continued:
+            valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
+        messages, tokens = delta.counts if delta.counts is not None else (None, None)
+        return ImportedDelta(
+            size=size,
+            commit_type="compaction" if delta.is_compaction else "delta",
+            checkpoint=delta.trigger,
+            thread_id=delta.agent[:256],
+            summary=delta.summary,
+            message_count=messages,
+            token_count=tokens,
+            valid_time=valid_time,
+        )
+
+    async def _parent(self, planned: _Planned, start: Start) -> Parent:
+        if start.tip is None or start.commit is not None:
+            return Parent(commit=start.commit, key=start.commit or "")
+        if start.tip == CONTINUED.tip:
+            own = None if planned.plan.recorded is None else planned.plan.recorded.newest
+            return Parent(commit=own, key=own or "")
+        if start.source == planned.source.path:
+            return Parent(start.tip, key=planned.batches.key_of(start.tip))
+        found = await self._planned(start.source)
+        if found is None:
+            return Parent()
+        commit = found.batches.ids[start.tip - 1]
+        return Parent(commit=commit, key=commit)
+
+    def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
+        """Yield the bytes of lines that are repeated from other deltas."""
+        for path in dict.fromkeys(each.source for each in wanted):
+            source = self._found_again(path)
+            if source is not None:
+                starts = (each.start for each in wanted if each.source == path)
+                yield from (line.kept for line in lines_at(source, starts))
+
+    async def _create(self, source: Transcript) -> None:
+        """Create the session of a source, paused, unless it exists. Raises: CallFailed."""
+        if source.session in self._sessions:  # No race: all sources of a session are in one group.
+            return
+        agent = HARNESS_OF[self._harness]
+        labels = {
+            "harness": agent,
+            "native_session": source.native[:256],
+            "imported": str(source.file)[:1024],
+            "parser": f"{source.format}-v1/{PARSER}",
+        }
+        if source.hidden:
+            labels["hidden"] = source.hidden
+        workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
+        # An open session would become the default of every command.
+        create = partial(
+            self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn",
+            state="paused", archived=bool(source.hidden),
+        )  # fmt: skip
+        with suppress(Conflict):
+            try:
+                await create(workdir=workdir)
+            except InvalidCall:
+                await create()
+            self._listed[source.session] = None
+        self._sessions.add(source.session)
+
+
+class _UnderWay(ValueError):
+    """Hooks may still be recording the session of the source."""
+
+
+def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | None]:
+    """Yield the deltas of unread lines; None when other tasks are due, or when ``copies`` has reached an end."""
+    source, plan, done = planned.source, planned.plan, planned.done
+    unseen = 0
+    for line in lines_of(source, done.size):
+        unseen += len(line.source)
+        if unseen > _TURN_BYTES:
+            yield None
+            unseen = 0
+        plan.keeps_cuts = line.end <= done.kept
+        yield from copies.taken(plan, line)
+        if done.take(line):
+            yield from copies.release(plan)
+            yield from plan.flush()
+        elif done.note_learnt_end(line, plan.pending):
+            yield from plan.end_delta()
+        if done.is_level:
+            done.counted, done.copied_before = plan.counts.copy(), plan.copied
+    yield from copies.rest(plan)
+    yield from plan.flush()

@@ -1,0 +1,159 @@
+"""``ctx purge``: permanently erase the content of objects, commits, artifacts and chats."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from ctxd.cli.commit_lookup import is_context_id
+from ctxd.cli.common_options import Invocation, common, object_argument, session_option
+from ctxd.cli.exit_codes import FAILURE, OK, USAGE
+from ctxd.cli.hook_spool import erase
+from ctxd.cli.object_lookup import object_id
+from ctxd.cli.revision_lookup import session_if_any
+from ctxd.click_support import Command, Stop
+from ctxd.formatting import count, short
+from ctxd_client.errors import NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.objects import ObjectPurgeResult
+
+_CHAT: Final = "chat:"
+_COMMIT: Final = "commit:"
+_ARTIFACT: Final = "artifact:"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "ctx purge 3f9a01bc… --yes\nctx purge /workspace/.env -s s1 --yes\nctx purge chat:s1 --turn 3 --yes\n"
+        "ctx purge chat:s1 --commits\nctx purge ctx-1a2b3c4d --yes\nctx purge artifact:3f9a01bc --yes"
+    ),
+)
+@object_argument
+@session_option
+@click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Of a chat only this turn; repeat it.")
+@click.option("--commits", is_flag=True, help="With a chat also every commit of its session.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, ...], commits: bool, yes: bool) -> int:
+    """Permanently erase OBJECT's content, in every version.
+
+    OBJECT is a full id, a path, a commit (ctx-…), an artifact (artifact:ADDRESS), or chat:SESSION, whose turns stay
+    without their text. Commits that were captured, imported or checkpointed have their texts beside the chat: --commits
+    erases them too. Backups are not changed, nor are other objects with other text that quotes it:
+    `ctx scan --all --history` finds secrets in them, and `ctxd verify --absent FILE` searches every file of the state
+    directory. Ends with 1 if something of it is left.
+    """
+    is_chat = object.startswith(_CHAT)
+    if turns and not is_chat:
+        raise click.UsageError("--turn is of a chat: give chat:SESSION")
+    if commits and (turns or not is_chat):
+        raise click.UsageError("--commits goes with a whole chat: give chat:SESSION, without --turn")
+    with run.client() as client:
+        socket = run.socket_path()
+        try:
+            id, what = _target(client, session, object, turns)
+        except (NotFound, Stop):
+            # Only a waiting hook event may have it, which the daemon has not received.
+            if not turns and yes and (waiting := erase(socket, (object, os.path.abspath(object)))):
+                return _erased_waiting(run, waiting)
+            raise
+        beside = _with_content(client, object.removeprefix(_CHAT)) if commits else []
+        if beside:
+            what = f"{what}, and {count(len(beside), 'commit')} of its session"
+        if not yes:
+            _require_confirmed(what)
+        quoted = (id, object, os.path.abspath(object) if "/" in object else "")
+        waiting = 0 if turns else erase(socket, quoted)
+        done = _with_commits(client, client.object_purge(id, turns=turns or None), beside)
+        # The purge of the chat also erased the texts that its commits share with it.
+        left = len(_with_content(client, object.removeprefix(_CHAT))) if is_chat and not turns else 0
+    if run.screen.as_json:
+        run.screen.document(done)
+    else:
+        _report(run, id, done, waiting, left)
+    if not done.complete:
+        hint = "a verification or a backup still reads it; the rest is erased when that ends"
+        raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
+    return OK
+
+
+def _require_confirmed(what: str) -> None:
+    """Raises: Stop unless the user confirms the erasure of ``what``."""
+    if not sys.stdin.isatty():
+        raise Stop(USAGE, f"standard input is no terminal to confirm the erasure of {what}", hint="add --yes")
+    if not click.confirm(f"Erase {what}?", err=True):
+        raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
+
+
+def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, left: int) -> None:
+    """Write the outcome of a purge; ``left``: the number of commits of the session that still have messages."""
+    run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
+    if others := [short(each) for each in done.objects if each != id]:
+        run.screen.line(f"purged with it, for the same text: {', '.join(others)}")
+    if waiting:
+        run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
+    if not done.complete:
+        run.screen.line(f"not yet erased: {', '.join(done.residue)}")
+    elif left:
+        have = "has" if left == 1 else "have"
+        run.screen.line(f"nothing of the chat is left; {count(left, 'commit')} of its session {have} other texts")
+        run.screen.note(f"ctx purge {id} --commits erases them too; ctx log -s {id.removeprefix(_CHAT)} lists them")
+    else:
+        run.screen.line("nothing of it is left")
+
+
+def _with_commits(client: SyncClient, done: ObjectPurgeResult, commits: Sequence[str]) -> ObjectPurgeResult:
+    """Purge ``commits`` one after the other. Returns: the sum of their results and ``done``."""
+    for number, commit in enumerate(commits, 1):
+        one = client.object_purge(commit)
+        done = ObjectPurgeResult(
+            objects=tuple(dict.fromkeys((*done.objects, *one.objects))),
+            versions=done.versions + one.versions,
+            texts=done.texts + one.texts,
+            residue=tuple(dict.fromkeys((*done.residue, *one.residue))),
+            complete=done.complete and one.complete,
+            receipt=one.receipt or done.receipt,
+        )
+        if sys.stderr.isatty():
+            click.echo(f"\r{number} of {count(len(commits), 'commit')}", err=True, nl=number == len(commits))
+    return done
+
+
+def _with_content(client: SyncClient, session: str) -> list[str]:
+    """The commits of ``session`` that have messages, as ids of objects."""
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = client.commit_list(session=session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        found += [f"{_COMMIT}{one.commit}" for one in page.commits if one.artifact_ref and one.message_count]
+        if (cursor := page.next_cursor) is None:
+            return found
+
+
+def _erased_waiting(run: Invocation, waiting: int) -> int:
+    if run.screen.as_json:
+        run.screen.document({"waiting": waiting})
+    else:
+        run.screen.line(f"erased {count(waiting, 'event')} that waited for the daemon; it has no such object")
+    return OK
+
+
+def _target(client: SyncClient, session: str | None, object: str, turns: tuple[int, ...]) -> tuple[str, str]:
+    """Return the id of the object to purge, and a description of the part that is erased."""
+    if object.startswith(_CHAT):
+        which = f"turn {', '.join(map(str, turns))}" if turns else "every turn"
+        return object, f"the messages of {object} in {which}"
+    if object.startswith(_ARTIFACT):
+        artifact = client.artifact_stat(object.removeprefix(_ARTIFACT))
+        return f"{_ARTIFACT}{artifact.artifact}", f"artifact {artifact.artifact[:12]} ({artifact.size:,} bytes)"
+    if is_context_id(name := object.removeprefix(_COMMIT)):
+        commit = client.commit_show(name).commit.commit
+        return f"{_COMMIT}{commit}", f"the messages and the summary of {commit}"
+    in_session = session_if_any(client, session)
+    id = object_id(client, in_session, object)
+    found = client.object_get(id, session=in_session, content=False).object
+    return found.id, f"every version of {found.id} ({found.display_path or found.type})"

@@ -1,0 +1,149 @@
+"""``ctx scan``: find secrets in files and in the daemon's store.
+
+A secret itself is never shown: only its rule, its place, and a tag, which is equal for equal secrets.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from ctxd.cli.common_options import Invocation, common, session_option
+from ctxd.cli.exit_codes import FAILURE, FOUND, OK
+from ctxd.cli.revision_lookup import session_id
+from ctxd.click_support import Command, Stop
+from ctxd.formatting import count
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from ctxd.secrets.redaction import Guard
+
+_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+_LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+_PAGE: Final = min(500, PAGE_ITEMS_MAX)
+
+
+class FoundSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """One secret: its place, the line it begins on (0 for arguments, metadata and chats), the rule, its tag."""
+
+    place: str
+    line: int
+    rule: str
+    tag: str
+
+
+@click.command(
+    cls=Command, examples="ctx scan\nctx scan src notes.md\ngit diff | ctx scan -\nctx scan -s s1\nctx scan --all"
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@session_option
+@click.option("--all", "everything", is_flag=True, help="All that the daemon holds.")
+@click.option("--history", is_flag=True, help="Of what the daemon holds also earlier versions.")
+@click.option("--rules", type=click.Path(path_type=Path), help="A file of rules; as configured if left out.")
+@common
+def scan(
+    run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, history: bool, rules: Path | None
+) -> int:
+    """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon: in files,
+    tool calls, system prompts, setting entries, declared tools, and chats turn by turn.
+
+    Ends with 0 if there are none, with 8 if there are, with 1 if something could not be read.
+    """
+    if paths and (session or everything):
+        raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
+    if history and not (session or everything):
+        raise click.UsageError("--history goes with --session or --all: files on disk have no versions")
+    if session or everything:
+        hits, scanned = _stored(run, session, history)
+    else:
+        hits, scanned = _on_disk(run, paths or (Path(),), rules)
+    if run.screen.as_json:
+        run.screen.document({"items": hits, "scanned": scanned})
+    else:
+        if hits:
+            rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
+            run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
+        searched = "object" if session or everything else "file"
+        run.screen.note(f"{count(len(hits), 'secret')} in {count(scanned, searched)}")
+    return FOUND if hits else OK
+
+
+def host_guard(rules: Path | None = None) -> "Guard":
+    """Return a guard with the built-in rules and those of the file ``rules``, by default the configured one.
+
+    Raises: Stop for invalid rules.
+    """
+    from ctxd.config import load
+    from ctxd.secrets.custom_rules import RulesRefused, scanner_of
+    from ctxd.secrets.redaction import KEY_BYTES, Guard
+
+    try:
+        # A client may not read the daemon's key: tags are only comparable within this run.
+        return Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
+    except RulesRefused as refused:
+        raise Stop(FAILURE, str(refused), symbol="rules") from None
+
+
+def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
+    guard = host_guard(rules)
+    hits: list[FoundSecret] = []
+    scanned = 0
+    for place, data in _texts(run, paths):
+        scanned += 1
+        for hit in guard.scanner.hits(data):
+            line = data.count(b"\n", 0, hit.start) + 1
+            hits.append(
+                FoundSecret(
+                    place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])
+                )
+            )
+    return hits, scanned
+
+
+def _texts(run: Invocation, paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    for path in paths:
+        if str(path) == "-":
+            yield "-", sys.stdin.buffer.read()
+        elif path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted(set(folders) - _LEFT_OUT)
+                for name in sorted(names):
+                    yield from _file(run, Path(folder, name), named=False)
+        else:
+            yield from _file(run, path, named=True)
+
+
+def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, bytes]]:
+    try:
+        if not path.is_file() and not named:
+            return
+        if path.stat().st_size > _FILE_BYTES_MAX:
+            run.screen.note(f"{path} is left out: it has more than {_FILE_BYTES_MAX >> 20} MiB")
+            return
+        yield str(path), path.read_bytes()
+    except OSError as error:
+        if named:
+            raise Stop(FAILURE, f"{path} cannot be read: {error.strerror}") from None
+        run.screen.note(f"{path} is left out: {error.strerror}")
+
+
+def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int]:
+    hits: list[FoundSecret] = []
+    scanned = 0
+    with run.client() as client:
+        id = session_id(client, session) if session else None
+        cursor: str | None = None
+        while True:
+            page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
+            scanned += page.scanned
+            for row in page.objects:
+                line = row.lines[0] if row.lines else 0
+                place = f"{row.object} {row.label}"
+                hits += [FoundSecret(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
+            cursor = page.next_cursor
+            if cursor is None:
+                return hits, scanned

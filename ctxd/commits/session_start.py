@@ -1,0 +1,306 @@
+"""Starts of sessions from a template and a context (spec 3, Instantiation).
+
+A fresh start, a resumption and a fork are one operation, whose context is empty, a moment of a session, or a commit. A
+commit of a session on this host stands for that moment of the session. Any other commit, captured, imported, or of a
+session that is gone, is materialised and becomes the chat of the new session. Either way, the new session continues the
+commit's chain.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ctxd.commits.commit import read_fields
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_reads import CommitViewer
+from ctxd.commits.materialize import Materializer
+from ctxd.commits.session_checkpoints import SessionCheckpoints
+from ctxd.errors import CtxdError
+from ctxd.formats import events_v1
+from ctxd.formats.cbor_array import items
+from ctxd.formats.delta_formats import DELTA_FORMATS
+from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.document import AsOf, Page, Stored, require_text
+from ctxd.objects.generated_ids import segments_prefix
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, find_replay
+from ctxd.sessions.operation_table import Operations
+from ctxd.sessions.project_match import ProjectFilter
+from ctxd.sessions.secret_redaction import captured, off_loop
+from ctxd.sessions.session_catalog import Filters
+from ctxd.sessions.session_loading import FirstSegments, PurgedMeanwhile, batched
+from ctxd.sessions.session_settings import ContinuedCommit
+from ctxd.sessions.session_state import replay_deltas
+from ctxd.sessions.stored_session import AppendChat, RecordCalls, SessionDelta, events_size
+from ctxd.store import commit_index
+from ctxd.store.commit_index import CommitFilter
+from ctxd.store.write_types import Landed, Replay
+from ctxd_protocol.event_types import Event, ToolResultEvent
+from ctxd_protocol.ids import session_object_id, system_prompt_id
+from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext
+from ctxd_protocol.methods.listing import SessionListParams
+from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionResult
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.session_types import SessionView
+
+CHAT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Maximum bytes of a context that becomes a chat, which is one write."""
+
+_SEGMENT_BYTES: Final = 512 * 1024
+"""Approximate bytes of the events in one segment."""
+
+_LATEST_MAX: Final = 16
+"""Sessions of a principal, those with the newest turns, that are checked for the newest write."""
+
+_PAGE: Final = 100
+
+
+class SessionStart:
+    """Starts of the sessions of one store."""
+
+    def __init__(
+        self, operations: Operations, commits: Commits, checkpoints: SessionCheckpoints, materializer: Materializer
+    ) -> None:
+        self._operations = operations
+        self._sessions = operations.sessions
+        self._store = operations.sessions.store
+        self._commits = commits
+        self._checkpoints = checkpoints
+        self._materializer = materializer
+        self._purges = 0
+        # Without a type: only writes that purge.
+        self._store.on_durable(self._note_purge, types=())
+
+    def _note_purge(self, landed: Landed) -> None:
+        self._purges += sum(write.purge is not None for write, _ in landed)
+
+    async def create(self, actor: Actor, params: SessionCreateParams, request: WriteRequest) -> Accepted:
+        """Start a session with the template and context of ``params``.
+
+        Raises: CtxdError commit_not_found, also for a principal without one; those of ``LifecycleOperations.create``,
+        ``ForkOperations.fork`` and ``Materializer.materialize``. Cancel: safe until the store has accepted it.
+        """
+        lifecycle, context = self._operations.lifecycle, params.context
+        if context is None:
+            return await lifecycle.create(actor, params, request)
+        _require_one(context)
+        # Do this first: the context may have changed since the first call.
+        if (replay := await find_replay(self._store, request)) is not None:
+            return await lifecycle.created_again(replay)
+        if context.session is not None:
+            moment = SessionForkParams(session=context.session, valid_time=context.valid_time, tx=context.tx)
+            return await self._forked(actor, params, moment, request)
+        viewer = CommitViewer(actor, None)
+        commit = context.commit
+        if context.principal is not None:
+            principal = context.principal or actor.principal
+            if context.project is None:
+                commit = await self._newest_of(principal, params.agent)
+            else:
+                commit = await self._newest_in(context.project, principal, params.agent)
+        assert commit is not None, "one of three is given"
+        found = await self._commits.find(viewer, commit)
+        fields = read_fields(found)
+        if fields.session is not None and await self._has_chat(fields.session, found):
+            moment = SessionForkParams(session=fields.session, commit=commit)
+            return await self._forked(actor, params, moment, request)
+        while True:
+            try:
+                return await self._restored(viewer, params, commit, fields, request)
+            except PurgedMeanwhile:
+                await self._store.wait_for_writes()
+
+    async def _forked(
+        self, actor: Actor, params: SessionCreateParams, moment: SessionForkParams, request: WriteRequest
+    ) -> Accepted:
+        made = await self._operations.forks.create(actor, params, moment, request)
+        if isinstance(made, Replay):
+            return await self._operations.lifecycle.created_again(made)
+        session, pending = made
+        await pending.wait()
+        view = (await self._sessions.live(session)).view()
+        return Accepted(pending, lambda receipt: _result_of(view, receipt))
+
+    async def _has_chat(self, session: str, commit: Stored) -> bool:
+        """True if ``session`` is on this host and had a chat or objects when the commit was made. Raises: CtxdError
+        session_removed if it is in the trash, corrupt, store_failed."""
+        known = self._sessions.catalog.newest(session)
+        if known is None or session in self._sessions.moved_sessions:
+            return False
+        if known[0].settings.state == "removed":
+            message = f"session {session} of commit {commit_id(commit.document.id)} is in the trash"
+            raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
+        made = (await self._store.history(commit.document.id, page=Page(limit=1)))[0]
+        lineage = self._sessions.lineage(session)
+        if lineage.inherited:
+            return True
+        first = await self._store.scan(segments_prefix(session), AsOf(tx=made.tx), Page(limit=1))
+        return bool(first)
+
+    # --- the newest commit of a principal ---
+
+    async def _newest_of(self, principal: str, template: str | None) -> str:
+        """Commit the newest session of ``principal``, and return its newest commit that is in a known format and not of
+        a session in the trash.
+
+        Raises: CtxdError commit_not_found, and those of the store.
+        """
+        wanted = CommitFilter(principal=principal, template=template)
+        newest = await self._newest_readable(wanted)
+        writes = [
+            (await self._last_write(session), session)
+            for session in self._sessions.catalog.latest(principal, template, _LATEST_MAX)
+        ]
+        for at, session in sorted(writes, reverse=True):
+            if newest is not None and at <= read_fields(newest).at:
+                break
+            # Commit acknowledged events that a crash left uncommitted. Skip a session without new ones: an agent that
+            # is restarted may have got no further than creating it.
+            was = self._store.head()
+            tip = await self._checkpoints.checkpoint(session, "explicit")
+            if tip is not None and was is not None:
+                made = (await self._store.heads((entity_id(tip),)))[entity_id(tip)]
+                if made is not None and made.tx > was.seq:
+                    break
+        found = await self._newest_readable(wanted)
+        if found is not None:
+            return commit_id(found.document.id)
+        of = "" if template is None else f" of the template {template}"
+        message = f"{principal} has no commit{of}"
+        raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
+
+    async def _newest_readable(self, wanted: CommitFilter) -> Stored | None:
+        """The newest commit that matches ``wanted``, in a known format and not of a session in the trash."""
+        before: tuple[int, int] | None = None
+        while True:
+            wanted = msgspec.structs.replace(wanted, before=before)
+            places = await self._store.commits(partial(commit_index.list_commits, wanted=wanted, limit=_PAGE))
+            for stored in (await self._store.heads([place.id for place in places])).values():
+                if stored is None:
+                    continue
+                fields = read_fields(stored)
+                is_removed = fields.session is not None and self._sessions.catalog.state(fields.session) == "removed"
+                if fields.format in DELTA_FORMATS and not is_removed:
+                    return stored
+            if len(places) < _PAGE:
+                return None
+            before = (places[-1].at, places[-1].number)
+
+    async def _newest_in(self, directory: str, principal: str, template: str | None) -> str:
+        """Commit the session of ``principal`` that was used last in the project at ``directory``, and return its newest
+        commit. Sessions without a commit are skipped.
+
+        Raises: CtxdError commit_not_found, invalid_path, and those of the store.
+        """
+        at = await self._sessions.project_at(directory, package=True)
+        filters = Filters(SessionListParams(agent=template), ProjectFilter(at))
+        found: list[tuple[int, str]] = []
+        for last, session in self._sessions.catalog.recent(filters, principal, _LATEST_MAX):
+            known = self._sessions.catalog.newest(session)
+            # For an imported session, the time of its events counts, not that of the import.
+            is_imported = known is not None and known[0].settings.recorded is not None and not known[0].turn_count
+            found.append((last if is_imported else max(last, await self._last_write(session)), session))
+        for _, session in sorted(found, reverse=True):
+            await self._checkpoints.checkpoint(session, "explicit")
+            newest = await self._store.commits(partial(commit_index.newest, wanted=CommitFilter(session=session)))
+            if newest is not None:
+                return commit_id(newest.document.id)
+        message = f"{principal} has no work in the project at {directory}"
+        hint = "session.list lists the sessions; leave project out for the newest work in any project."
+        raise CtxdError("commit_not_found", message, hint=hint, outcome="not_applied")
+
+    async def _last_write(self, session: str) -> int:
+        """The valid time of the newest write of ``session``; -1 without one."""
+        newest = await self._store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
+        heads = (await self._store.heads((session_object_id(session),))).values()
+        return max([each.valid_time for each in (*newest, *heads) if each is not None], default=-1)
+
+    # --- a commit without a session here ---
+
+    async def _restored(
+        self, viewer: CommitViewer, params: SessionCreateParams, commit: str, fields: Fields, request: WriteRequest
+    ) -> Accepted:
+        """Start a session whose chat is the context of ``commit``. Raises: PurgedMeanwhile."""
+        purges = self._purges
+        wanted = CommitMaterializeParams(commit=commit, format=events_v1.NAME, content=False)
+        made = await self._materializer.context(viewer, wanted)
+        size = made.figures.size
+        if size > CHAT_BYTES_MAX:
+            message = f"the context of {commit} has {size:,} bytes, a session begins with {CHAT_BYTES_MAX:,} at most"
+            hint = "Commit a compaction behind it, and start from that."
+            raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
+        known = None if fields.session is None else self._sessions.catalog.newest(fields.session)
+        like = None if known is None else known[0].settings
+        if like is None and params.agent is None and fields.template:
+            params = msgspec.structs.replace(params, agent=fields.template)
+        if like is not None and fields.session is not None and not params.system_prompt:
+            prompt = await self._store.get(system_prompt_id(fields.session), content=True)
+            if prompt is not None and prompt.document.content is not None:
+                params = msgspec.structs.replace(params, system_prompt=require_text(prompt.document.content))
+        events = await off_loop(size, lambda: tuple(events_v1.events(items(made.content.read(0, size)))))
+        policy = params.secrets or (self._operations.lifecycle.policy if like is None else like.secrets)
+        events = await captured(self._sessions.guard, policy, events)
+        deltas = list(_segments(*await self._with_calls(events)))
+        state = await off_loop(size, partial(replay_deltas, deltas))
+        end = Position(state.turn, len(state.turns[-1]), 0, len(state.index))
+        return await self._operations.lifecycle.create(
+            viewer.actor,
+            params,
+            request,
+            like=like,
+            continues=ContinuedCommit(commit, end),
+            begun=FirstSegments(deltas, size, lambda: self._purges != purges or self._store.is_purging()),
+        )
+
+    async def _with_calls(self, events: Sequence[Event]) -> tuple[list[str], list[Event]]:
+        """The tool calls in this store that hold outputs of ``events``; and the events, with a note in place of an
+        output that is gone."""
+        named = [event.object for event in events if isinstance(event, ToolResultEvent) and event.object is not None]
+        there: dict[str, None] = {}
+        for some in batched(dict.fromkeys(named), _PAGE):
+            for id, head in (await self._store.heads(some)).items():
+                if head is not None and head.document.type == "toolcall" and not is_purged(head.document):
+                    there[id] = None
+        kept = [
+            msgspec.structs.replace(event, object=None, text="[The output is gone.]")
+            if isinstance(event, ToolResultEvent) and event.object is not None and event.object not in there
+            else event
+            for event in events
+        ]
+        return list(there), kept
+
+
+def _require_one(context: StartContext) -> None:
+    """Raises: CtxdError invalid_params unless ``context`` gives exactly one."""
+    given = [context.commit, context.session, context.principal]
+    if given.count(None) != len(given) - 1:
+        message = "a context is exactly one of commit, session and principal"
+        raise CtxdError("invalid_params", message, hint="Leave context out for an empty one.", outcome="not_applied")
+    if context.project is not None and context.principal is None:
+        message = "project goes with principal"
+        raise CtxdError("invalid_params", message, hint="Give an empty principal for your own.", outcome="not_applied")
+    if context.session is None and (context.valid_time, context.tx) != (None, None):
+        message = "valid_time and tx are moments of a session"
+        raise CtxdError("invalid_params", message, hint="Name the session in the context.", outcome="not_applied")
+
+
+def _segments(calls: Sequence[str], events: Sequence[Event]) -> Iterator[SessionDelta]:
+    """The segments of a chat of ``events``, each of about ``_SEGMENT_BYTES``; the first one records ``calls``."""
+    known = (RecordCalls(tuple(calls)),) if calls else ()
+    some, size = list[Event](), 0
+    for event in events:
+        some.append(event)
+        size += events_size((event,))
+        if size >= _SEGMENT_BYTES:
+            yield (*known, AppendChat(tuple(some)))
+            known, some, size = (), [], 0
+    if some or known:
+        yield (*known, AppendChat(tuple(some)))
+
+
+def _result_of(view: SessionView, receipt: Receipt | None) -> SessionResult:
+    if receipt is not None:
+        view = msgspec.structs.replace(view, updated_at=receipt.vt)
+    return SessionResult(session=view, receipt=receipt)

@@ -1,0 +1,128 @@
+"""Facts of a transcript for the list of sessions: title, first prompt, times, and the permissions of the harness."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.transcripts.format_detection import LINE_READERS, Format
+from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of
+from ctxd_protocol.event_types import Event, PromptEvent
+from ctxd_protocol.session_types import RecordedSession
+
+_TEXT_CHARS_MAX: Final = 200
+_GRANT_BYTES_MAX: Final = 4096
+_ENDINGS: Final = 50
+"""Number of last records in which the end time is searched."""
+
+_CLAUDE_TITLES: Final = {"custom-title": "customTitle", "agent-name": "agentName", "ai-title": "aiTitle"}
+_CODEX_GRANTS: Final = (
+    "approval_policy", "approvals_reviewer", "sandbox_policy", "permission_profile", "file_system_sandbox_policy",
+)  # fmt: skip
+_UNTITLED: Final = ("New session - ", "Child session - ")
+"""Prefixes of the titles that opencode generates for sessions without a title."""
+
+
+class SessionFacts:
+    """Collects the facts of one transcript from its records, in order."""
+
+    def __init__(self, format: Format) -> None:
+        self._format = format
+        self._read = LINE_READERS[format]
+        self._titles: dict[str, str] = {}
+        self._permissions: dict[str, Any] = {}
+        self._prompt = ""
+        self._began: int | None = None
+        self._endings: deque[Record] = deque(maxlen=_ENDINGS)
+
+    def add(self, record: Record) -> None:
+        """Add the next record. Cost: a few look-ups, once the first prompt is found."""
+        if self._began is None or not self._prompt:
+            self._begin(self._events(record))
+        self._endings.append(record)
+        match self._format:
+            case "claude-code":
+                self._claude_code(record)
+            case "codex":
+                self._codex(record)
+            case "pi":
+                if record.get("type") == "session_info":
+                    self._titles["session_info"] = as_text(record.get("name"))
+            case "opencode":
+                self._opencode(record)
+
+    def recorded(self, before: RecordedSession | None = None) -> RecordedSession:
+        """Return all facts, merged with ``before``, those of another transcript of the same session: the outer times,
+        the earlier first prompt, and otherwise the facts of this transcript first."""
+        known = before or RecordedSession()
+        order = ("custom-title", "agent-name", "ai-title", "summary", "thread_name", "session_info", "session")
+        title = next((self._titles[name] for name in order if self._titles.get(name)), "")
+        ended = next((at for record in reversed(self._endings) if (at := self._time(record)) is not None), None)
+        began = [at for at in (known.began_at, self._began) if at is not None]
+        is_first = self._prompt and (known.began_at is None or self._began in (None, min(began)))
+        return RecordedSession(
+            title=_short(title) or known.title,
+            prompt=_short(self._prompt) if is_first else known.prompt or _short(self._prompt),
+            began_at=min(began, default=None),
+            ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=None),
+            permissions={**known.permissions, **self._permissions},
+        )
+
+    def _events(self, record: Record) -> list[Event]:
+        return [entry.event for entry in self._read([Line(1, record)])]
+
+    def _begin(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._began is None and event.at is not None and event.at >= 0:
+                self._began = event.at
+            if not self._prompt and isinstance(event, PromptEvent) and event.sidechain is None:
+                self._prompt = event.text.strip()
+
+    def _time(self, record: Record) -> int | None:
+        times = [event.at for event in self._events(record) if event.at is not None and event.at >= 0]
+        return max(times, default=None)
+
+    def _claude_code(self, record: Record) -> None:
+        kind = as_text(record.get("type"))
+        if kind in _CLAUDE_TITLES:
+            self._titles[kind] = as_text(record.get(_CLAUDE_TITLES[kind]))
+        elif kind == "summary" and "leafUuid" in record:
+            self._titles[kind] = as_text(record.get("summary"))
+        if not record.get("isSidechain"):
+            self._grant("permission_mode", record.get("permissionMode"))
+
+    def _codex(self, record: Record) -> None:
+        payload = record_of(record.get("payload"))
+        if record.get("type") == "turn_context":
+            for name in _CODEX_GRANTS:
+                self._grant(name, payload.get(name))
+        elif payload.get("type") == "thread_name_updated":
+            self._titles["thread_name"] = as_text(payload.get("thread_name"))
+
+    def _opencode(self, record: Record) -> None:
+        row = record_of(record.get("session") or record.get(STATE))
+        if not row:
+            return
+        title = as_text(row.get("title"))
+        self._titles["session"] = "" if title.startswith(_UNTITLED) else title
+        given = row.get("permission")
+        if isinstance(given, str):
+            try:
+                given = decoded(given.encode())
+            except ValueError:
+                pass  # Kept as text.
+        self._grant("permission", given)
+
+    def _grant(self, name: str, value: object) -> None:
+        if value is None or value in ("", [], {}):
+            return
+        encoded = msgspec.json.encode(value)
+        size = len(encoded)
+        is_long = size > _GRANT_BYTES_MAX
+        self._permissions[name] = f"[{size:,} bytes, in the transcript]" if is_long else decoded(encoded)
+
+
+def _short(text: str) -> str:
+    return text[:_TEXT_CHARS_MAX]

@@ -1,0 +1,83 @@
+"""Bounds on the memory of windows: those kept between requests, and what is read for one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ctxd.assembly import render_cache
+from ctxd.assembly.request_target import Wanted
+from ctxd.errors import CtxdError
+from ctxd.sessions.live_session import WriteRequest
+from ctxd_protocol.event_types import PromptEvent
+from ctxd_protocol.session_types import Message
+from tests.unit.assembly.stored_sessions import MODELS_OF, household
+from tests.unit.assembly.test_request_states import append, ask
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_a_kept_window_counts_all_that_its_answer_keeps(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        append(live, [PromptEvent(text="word " * 20_000)])
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=Wanted())
+        kept = home.assembler._cache.of(live)
+        assert kept.window is not None and 290_000 < kept.window.size < 310_000, "items, text and blocks"
+        await ask(home, live, "anthropic-messages")
+        assert 190_000 < kept.window.size < 210_000, "items and request"
+        form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=form)
+        made.encoded(text=False, blocks=False)
+        assert 290_000 < kept.window.size < 310_000, "also the bytes of the answer"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing was added to them, so that nothing new is kept."""
+    async with household(tmp_path) as home:
+        for number in range(5):
+            live = await home.create(f"s{number}")
+            append(live, [PromptEvent(text="word " * 20_000)])
+            await ask(home, live, "anthropic-messages")
+    monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 500_000)
+    async with household(tmp_path) as home:
+        for number in range(5):
+            await ask(home, await home.sessions.live(f"s{number}"), "anthropic-messages")
+        kept = home.assembler._cache._kept.values()
+        assert sum(each.size for each in kept) <= 500_000 and len(kept) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+@pytest.mark.parametrize("what", ["calls", "chat"])
+async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refused(tmp_path: Path, what: str) -> None:
+    """However little of it the request would have: what a sandbox has recorded is not read whole for it."""
+    form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+    (tmp_path / "files").mkdir()
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=30_000)
+        for number in range(10):
+            if what == "calls":
+                home.record(live, f"c{number}", f"{number} " + "line\n" * 100_000)
+            else:
+                home.append(
+                    live,
+                    Message(role="user", content=f"{number} " + "word " * 100_000),
+                    Message(role="assistant", content="Well."),
+                )
+        home.append(live, Message(role="user", content="What now?"))
+
+        async def size(chars_max: int) -> int:
+            call = WriteRequest("context.assemble", "p")
+            made = await home.assembler.assemble(live, call, chars_max=chars_max, wanted=form)
+            return len(json.dumps(made.context.request))
+
+        with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
+            await size(1_000_000)
+        assert (refused.value.code, refused.value.outcome, live.assembly) == ("too_large", "not_applied", 0)
+        assert refused.value.hint is not None and "Call the host's socket" in refused.value.hint
+        assert await size(4_000_000) < 1_000_000, "the budget leaves little of it"
