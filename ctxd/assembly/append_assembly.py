@@ -74,7 +74,7 @@ def planned_part(
     return Planner(window, batch, rules=rules, differing=differing, tools=tools).plan()
 
 
-async def grow(
+async def extend_window(
     reader: WindowReader,
     live: LiveSession,
     window: AppendWindow,
@@ -240,7 +240,7 @@ class AppendAssembler:
         rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
         tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
         planned = planned_part(live, window, batch, rules, components, self._observer.address, tools)
-        new_part = await grow(reader, live, window, batch, planned, bound, is_whole=is_whole)
+        new_part = await extend_window(reader, live, window, batch, planned, bound, is_whole=is_whole)
         texts, floor_vt = await self._observer.documents(live.session, planned.texts)
         if cleared != self._cache.cleared:
             return None

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 from blake3 import blake3
 
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.commits.scan_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.secrets.policy import stricter, to_payload
 from ctxd.secrets.redaction import Capture
@@ -35,7 +35,7 @@ class ArtifactSecrets:
     def __init__(self, sessions: Sessions, policy: SecretPolicy) -> None:
         self._sessions = sessions
         self._policy = policy
-        self._process = CaptureProcess()
+        self._process = ScanProcess()
 
     def close(self) -> None:
         """End the process that searches. Blocks until it has ended."""

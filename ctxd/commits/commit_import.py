@@ -186,7 +186,7 @@ def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.Impor
     """A small delta in the form to be kept. Raises: CtxdError ``invalid_params``, ``unsupported``."""
     content = decode_content(data)
     counts = Counts(given.message_count or 0, given.token_count or 0)
-    if None in (given.message_count, given.token_count) or not deltas.is_checked_by_capture(params.format):
+    if None in (given.message_count, given.token_count) or not deltas.is_scanned(params.format):
         counts = deltas.count_delta(params.format, content)
     kept = deltas.captured(capture, params.format, content)
     if kept is not content:

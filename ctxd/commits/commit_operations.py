@@ -20,7 +20,7 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
-from ctxd.commits.scan_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id, ids_of
@@ -97,7 +97,7 @@ class Commits(CommitReads):
         self._policy = policy
         self._deciding = SessionLock()
         # A sandbox may craft deltas that take long to search; the host's deltas do not wait for those.
-        self._processes = CaptureProcess(), CaptureProcess()
+        self._processes = ScanProcess(), ScanProcess()
 
     def close(self) -> None:
         """End the processes that search large deltas. Blocks until they have ended."""
@@ -175,7 +175,7 @@ class Commits(CommitReads):
             plain = decode_content(await self.store.get_artifact(given.ref)) if isinstance(given, Artifact) else given
 
             def work() -> tuple[Counts, Content]:
-                if is_counted and deltas.is_checked_by_capture(format):
+                if is_counted and deltas.is_scanned(format):
                     return Counts(0, 0), deltas.captured(capture, format, plain)
                 return deltas.count_delta(format, plain), deltas.captured(capture, format, plain)
 

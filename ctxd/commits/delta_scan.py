@@ -1,4 +1,4 @@
-"""Capture of deltas: their counts, and the secrets in them. Pure.
+"""Scan of deltas: their counts, and the secrets in them. Pure.
 
 Deltas of unknown formats are kept unchanged.
 """
@@ -40,7 +40,7 @@ def count_delta(format: str, content: Content) -> Counts:
         raise _refused(format, "it names more items than fit into memory") from error
 
 
-def is_checked_by_capture(format: str) -> bool:
+def is_scanned(format: str) -> bool:
     """True if ``captured`` refuses content that is not in ``format``."""
     known = DELTA_FORMATS.get(format)
     return known is not None and known.is_lines

@@ -106,7 +106,7 @@ class FileInMemory:
             yield piece
 
 
-class CaptureProcess:
+class ScanProcess:
     """The process for one class of callers, started on demand. It handles one delta at a time."""
 
     def __init__(self) -> None:

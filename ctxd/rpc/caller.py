@@ -49,7 +49,7 @@ class Caller(Actor, frozen=True):
 
     ``session``: the default of calls without a session; None: they fail. ``sessions``: those that calls may use; None
     for all, or for ``session`` alone if it is set. ``methods``: those it may call; None for all of its capability.
-    ``limits``: its connection's limits; None for the daemon's defaults. ``answer_bytes_max``: maximum bytes of a reply;
+    ``limits``: its connection's limits; None for the daemon's defaults. ``reply_bytes_max``: maximum bytes of a reply;
     None for no limit. ``notify(method, params)`` sends a notification, or returns False when the connection's queue is
     full. ``on_close`` calls a callback once the connection has ended, at once if it has; ``on_writable`` each time its
     queue has room again.
@@ -63,7 +63,7 @@ class Caller(Actor, frozen=True):
     sessions: frozenset[str] | None = None
     methods: frozenset[str] | None = None
     limits: Limits | None = None
-    answer_bytes_max: int | None = None
+    reply_bytes_max: int | None = None
 
     @property
     def via(self) -> str:

@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             listener.sessions,
             listener.methods,
             listener.limits,
-            listener.answer_bytes_max,
+            listener.reply_bytes_max,
         )
         self._calls = InFlight(listener, caller, self._deliver)
         self._open = self._calls.open
@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
             may_go_on = self._begin(answers, ends, calls_left)
             calls_left -= begun - len(self._items)
             if answers:
-                frames.append(encode_answers(answers, log=listener.log, bytes_max=listener.answer_bytes_max))
+                frames.append(encode_answers(answers, log=listener.log, bytes_max=listener.reply_bytes_max))
                 unsent += len(frames[-1])
             if not (self._items or self._block) or unsent >= _WRITE_BYTES or lines < cost or perf_counter() >= ends:
                 break
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
                 elif len(open_calls) >= in_flight_max or not tasks.idle:
                     break
                 # Encode a large reply before building the next one. A look-up hardly takes longer than the clock.
-                if not (entry and entry.looks_up) and (perf_counter() >= ends or (entry and entry.answer_bytes)):
+                if not (entry and entry.looks_up) and (perf_counter() >= ends or (entry and entry.reply_bytes)):
                     break
         finally:
             tasks.leave()
@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
                 answer = self._send_file(answer, answer.result)
             if answer is not None and self._transport is not None:
                 listener = self._listener
-                self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
+                self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.reply_bytes_max))
             if reserved and self._calls is not None:
                 self._calls.budget.give(reserved)
         if self._items or self._block or self._draining or self._ending:

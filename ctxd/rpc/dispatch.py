@@ -35,7 +35,7 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 
 _MIB: Final = 1024 * 1024
 
-ANSWER_BYTES: Final = {
+REPLY_BYTES: Final = {
     "commit.history": 4 * _MIB,
     "commit.list": 4 * _MIB,
     "commit.materialize": 32 * _MIB,
@@ -64,17 +64,17 @@ class MethodEntry:
     """One method in the table of one kind of connection. ``decode`` turns params bytes into the method's struct, or
     raises a ``Misfit``.
 
-    ``answer_bytes`` are reserved before the call starts; 0 for a method with short replies. ``is_metered``: a call may
+    ``reply_bytes`` are reserved before the call starts; 0 for a method with short replies. ``is_metered``: a call may
     have to wait for others, because it writes or its reply is large. ``looks_up``: the handler is a plain function.
     """
 
-    __slots__ = ("answer_bytes", "call", "decode", "default", "is_metered", "looks_up", "method", "writes")
+    __slots__ = ("reply_bytes", "call", "decode", "default", "is_metered", "looks_up", "method", "writes")
 
     def __init__(self, method: Method, handler: Handler, *, looks_up: bool = False) -> None:
         self.method = method
         self.writes = method.writes
-        self.answer_bytes = ANSWER_BYTES.get(method.name, 0)
-        self.is_metered = method.writes or self.answer_bytes > 0
+        self.reply_bytes = REPLY_BYTES.get(method.name, 0)
+        self.is_metered = method.writes or self.reply_bytes > 0
         self.looks_up = looks_up
         self.call = handler
         self.decode: Callable[[Any], Any] = msgspec.json.Decoder(method.params).decode

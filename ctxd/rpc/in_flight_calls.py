@@ -22,7 +22,7 @@ from ctxd.observe.call_counts import UNKNOWN_METHOD
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table
 from ctxd.rpc.listener_state import ListenerContext
-from ctxd.rpc.reply_budget import AnswerBudget
+from ctxd.rpc.reply_budget import ReplyBudget
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
@@ -160,7 +160,7 @@ class InFlight:
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         self._undecided = 0
-        self.budget = AnswerBudget(listener.connection_answer_bytes, listener.answers)
+        self.budget = ReplyBudget(listener.connection_reply_bytes, listener.answers)
         self._quota = listener.quota
         self._succeeded = listener.shared.tally.succeeded
         self.caller = caller
@@ -171,8 +171,8 @@ class InFlight:
         back; a write waits for the connection's own writes, which call ``deliver``."""
         if entry.writes and self._undecided and self._undecided >= self._window():
             return False
-        if entry.answer_bytes and not self.budget.has_room(entry.answer_bytes):
-            self.budget.when_room(entry.answer_bytes, retry)
+        if entry.reply_bytes and not self.budget.has_room(entry.reply_bytes):
+            self.budget.when_room(entry.reply_bytes, retry)
             return False
         return True
 
@@ -298,7 +298,7 @@ class InFlight:
         key = object() if request.id is None or request.id is UNSET else request.id
         deadline = self._listener.loop.time() + seconds
         call = InFlightCall(
-            request.id, key, request.method, entry.writes, entry.answer_bytes, batch, deadline, entry.writes
+            request.id, key, request.method, entry.writes, entry.reply_bytes, batch, deadline, entry.writes
         )
         self.open[key] = call
         self._listener.in_flight += 1

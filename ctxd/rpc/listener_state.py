@@ -19,12 +19,12 @@ from ctxd.rpc.caller import may_enter, peer_of
 from ctxd.rpc.dispatch import Table
 from ctxd.rpc.reply_budget import (
     CONNECTION_BYTES,
-    HOST_ANSWER_BYTES_MAX,
-    SANDBOX_ANSWER_BYTES_MAX,
+    HOST_REPLY_BYTES_MAX,
     SANDBOX_BYTES,
+    SANDBOX_REPLY_BYTES_MAX,
     SANDBOXES_BYTES,
     TOTAL_BYTES,
-    AnswerBudget,
+    ReplyBudget,
 )
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
@@ -86,8 +86,8 @@ class SharedState:
         self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
         self.tally = CallCounter()
-        self.answers = AnswerBudget(TOTAL_BYTES)
-        self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)
+        self.answers = ReplyBudget(TOTAL_BYTES)
+        self.sandbox_answers = ReplyBudget(SANDBOXES_BYTES, self.answers)
         # Each listener and connection takes a descriptor.
         self.listeners = 0
         self.connections = 0
@@ -161,13 +161,13 @@ class ListenerContext:
         self.reader = shared.reader
         self.scheduler: RoundRobin | ConnectionGroup = shared.scheduler
         self.answers = shared.answers
-        self.connection_answer_bytes = CONNECTION_BYTES
-        self.answer_bytes_max = HOST_ANSWER_BYTES_MAX
+        self.connection_reply_bytes = CONNECTION_BYTES
+        self.reply_bytes_max = HOST_REPLY_BYTES_MAX
         if quota is not None:
             self.scheduler = ConnectionGroup(shared.scheduler, shared.loop, quota.delay_s)
-            self.answers = AnswerBudget(SANDBOX_BYTES, shared.sandbox_answers)
-            self.connection_answer_bytes = SANDBOX_BYTES
-            self.answer_bytes_max = SANDBOX_ANSWER_BYTES_MAX
+            self.answers = ReplyBudget(SANDBOX_BYTES, shared.sandbox_answers)
+            self.connection_reply_bytes = SANDBOX_BYTES
+            self.reply_bytes_max = SANDBOX_REPLY_BYTES_MAX
         self.connections: set[OpenConnection] = set()
         self.requests = 0
         self.in_flight = 0

@@ -9,10 +9,10 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 
-SANDBOX_ANSWER_BYTES_MAX: Final = 8 * MIB
+SANDBOX_REPLY_BYTES_MAX: Final = 8 * MIB
 """Maximum bytes of a reply on a sandbox's socket; a longer one is refused as ``too_large``."""
 
-HOST_ANSWER_BYTES_MAX: Final = 256 * MIB
+HOST_REPLY_BYTES_MAX: Final = 256 * MIB
 """Maximum bytes of a reply on the host's socket."""
 
 SANDBOX_BYTES: Final = 48 * MIB
@@ -28,12 +28,12 @@ TOTAL_BYTES: Final = 512 * MIB
 """Budget of the whole daemon."""
 
 
-class AnswerBudget:
+class ReplyBudget:
     """At most ``most`` bytes, and no more than ``parent`` has left. Bytes are taken before a reply is built."""
 
     __slots__ = ("_most", "_parent", "_waiting", "held")
 
-    def __init__(self, most: int, parent: "AnswerBudget | None" = None) -> None:
+    def __init__(self, most: int, parent: "ReplyBudget | None" = None) -> None:
         self._most = most
         self._parent = parent
         self._waiting: deque[Callable[[], None]] = deque()
@@ -68,7 +68,7 @@ class AnswerBudget:
         for callback in waiting:
             callback()
 
-    def _full(self, size: int) -> "AnswerBudget | None":
+    def _full(self, size: int) -> "ReplyBudget | None":
         if self.held + size > self._most:
             return self
         return None if self._parent is None else self._parent._full(size)

@@ -35,7 +35,7 @@ def prepare(state: Path, cache: Path | None) -> IndexFolder:
     """Create the index folder of the state directory ``state`` in the cache directory ``cache``, or in ``state`` if
     that is None, and remove folders that no state directory uses. Blocks.
 
-    Raises: dbfile.DiskFull for lack of room; dbfile.DiskFailed if neither directory can be used.
+    Raises: sqlite_file.DiskFull for lack of room; sqlite_file.DiskFailed if neither directory can be used.
     """
     state = state.resolve()
     with sqlite_file.faults():

@@ -178,7 +178,7 @@ class _Saver(BaseCheckpointSaver[str]):
 
     def _require_plain(self, log: CommitLog[Any], thread: str) -> Steps[None]:
         """Raise ValueError for a thread with a ``DeltaChannel``: its value depends on writes of earlier checkpoints."""
-        places = [*log.index.listed(shorten_field(thread), None, None)]
+        places = [*log.index.list_checkpoints(shorten_field(thread), None, None)]
         for first in range(0, len(places), _LISTED_AT_ONCE):
             for _, frame, _ in (yield from self._threads.read(log, places[first : first + _LISTED_AT_ONCE])):
                 for delta in frame.deltas:

@@ -159,7 +159,7 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     """The files that ``command``, run in ``cwd``, and its ``output`` name, and the directory the shell is in
     afterwards.
 
-    A search tool of the harness is given by its name and arguments, see ``harness_tools``.
+    A search tool of the harness is given by its name and arguments, see ``search_tool_output``.
 
     Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
     output's. Even certain ones may be missing, and in rare cases directories; the others often are: check before use.

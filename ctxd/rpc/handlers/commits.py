@@ -54,4 +54,4 @@ class CommitCalls:
     async def commit_materialize(
         self, caller: Caller, params: wire.CommitMaterializeParams
     ) -> wire.CommitMaterializeResult | PassedFile:
-        return await self._materializer.materialize(viewer_of(caller), params, bytes_max=caller.answer_bytes_max)
+        return await self._materializer.materialize(viewer_of(caller), params, bytes_max=caller.reply_bytes_max)

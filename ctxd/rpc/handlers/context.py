@@ -72,7 +72,7 @@ class ContextCalls:
         assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
             live,
             call,
-            chars_max=caller.answer_bytes_max,
+            chars_max=caller.reply_bytes_max,
             wanted=form if layout == "append" else None,
             target=target,
             secrets=form.secrets,
@@ -89,14 +89,14 @@ class ContextCalls:
         made, barrier = await self._assembler.plan(
             live,
             live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens,
-            chars_max=caller.answer_bytes_max,
+            chars_max=caller.reply_bytes_max,
         )
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def context_show(self, caller: Caller, params: ShowParams) -> Accepted:
         if sum(given is not None for given in (params.number, params.turn, params.at)) > 1:
             raise CtxdError("invalid_params", "give one of number, turn and at, or none")
-        bytes_max = caller.answer_bytes_max
+        bytes_max = caller.reply_bytes_max
         shown = await self._archive.show(
             params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max
         )

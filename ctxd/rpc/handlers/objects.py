@@ -60,7 +60,7 @@ class ObjectCalls:
         viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
         at = AsOf.given(params.valid_time, params.tx)
         stored = await self._objects.version(
-            viewer, params.object, at, content=params.content, size_max=caller.answer_bytes_max
+            viewer, params.object, at, content=params.content, size_max=caller.reply_bytes_max
         )
         result = wire.ObjectGetResult(object=_shown(stored, viewer.live, content=params.content))
         return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
@@ -75,7 +75,7 @@ class ObjectCalls:
         for part in batched(wanted, _TEXTS_AT_ONCE if params.content else PATHS_MAX):
             found |= (
                 some := await self._objects.versions(
-                    viewer, part, at, content=params.content, size_max=caller.answer_bytes_max
+                    viewer, part, at, content=params.content, size_max=caller.reply_bytes_max
                 )
             )
             size += sum(map(_size, some.values()))
@@ -276,8 +276,8 @@ def _size(stored: Stored) -> int:
 
 
 def _require_short(size: int, caller: Caller) -> None:
-    if caller.answer_bytes_max is not None and size > caller.answer_bytes_max:
-        message = f"the objects have more than {caller.answer_bytes_max:,} characters together"
+    if caller.reply_bytes_max is not None and size > caller.reply_bytes_max:
+        message = f"the objects have more than {caller.reply_bytes_max:,} characters together"
         raise CtxdError("too_large", message, hint="Ask for fewer objects at once, or without content.")
 
 

@@ -99,7 +99,7 @@ class _SessionCalls:
             every = live.state.turns
             first = max(params.first_turn, 0 if any(every[0]) else 1)
             end = min(first + params.limit, len(every))
-            turns = await _page(live, first, end, caller.answer_bytes_max)
+            turns = await _page(live, first, end, caller.reply_bytes_max)
             end = first + len(turns)
             live.require_current()
             result = chat.ChatResult(
@@ -115,7 +115,7 @@ class _SessionCalls:
         first = _start(params)
         async with live.lock:
             live.require_current()
-            found, cursor = await _logged(live, first, params.limit, caller.answer_bytes_max)
+            found, cursor = await _logged(live, first, params.limit, caller.reply_bytes_max)
             live.require_current()
             result = chat.EventLogResult(
                 session=params.session, turn_count=live.state.turn, events=tuple(found), next_cursor=cursor

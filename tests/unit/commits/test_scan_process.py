@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from ctxd.commits import delta_scan, scan_process
-from ctxd.commits.scan_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.secrets.custom_rules import scanner_of
 from ctxd.secrets.redaction import Capture, Guard
@@ -30,8 +30,8 @@ GUARD = Guard(Scanner(), bytes(32))
 
 
 @pytest.fixture
-async def process() -> AsyncIterator[CaptureProcess]:
-    made = CaptureProcess()
+async def process() -> AsyncIterator[ScanProcess]:
+    made = ScanProcess()
     yield made
     await in_thread(made.close)
 
@@ -41,7 +41,7 @@ def large(secret: str = "") -> str:
     return plain * (DELTA_BYTES_MIN // len(plain) + 1) + (LINE % f"token={secret}" if secret else "")
 
 
-async def kept(process: CaptureProcess, capture: Capture, text: str, format: str = "claude-code-v1") -> str:
+async def kept(process: ScanProcess, capture: Capture, text: str, format: str = "claude-code-v1") -> str:
     """``text`` as it is to be kept."""
     with FileInMemory((text.encode(),)) as given:
         counts, redacted = await process.captured(capture, format, given)
@@ -53,7 +53,7 @@ async def kept(process: CaptureProcess, capture: Capture, text: str, format: str
 
 
 @pytest.mark.parametrize("policy", ["off", "flag", "redact"])
-async def test_the_process_finds_and_redacts_what_a_thread_does(process: CaptureProcess, policy: SecretPolicy) -> None:
+async def test_the_process_finds_and_redacts_what_a_thread_does(process: ScanProcess, policy: SecretPolicy) -> None:
     for text in (large(), large(SECRET)):
         here, there = Capture(GUARD, policy), Capture(GUARD, policy)
         assert await kept(process, there, text) == delta_scan.captured(here, "claude-code-v1", text)
@@ -61,7 +61,7 @@ async def test_the_process_finds_and_redacts_what_a_thread_does(process: Capture
     assert (SECRET in await kept(process, Capture(GUARD, policy), large(SECRET))) is (policy != "redact")
 
 
-async def test_the_rules_of_a_file_hold_in_the_process(process: CaptureProcess, tmp_path: Path) -> None:
+async def test_the_rules_of_a_file_hold_in_the_process(process: ScanProcess, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         f'disable = ["github-token"]\nallow = ["{SECRET}"]\n'
@@ -77,7 +77,7 @@ async def test_the_rules_of_a_file_hold_in_the_process(process: CaptureProcess, 
     assert [(found.rule, found.count) for found in there.secrets.found] == [("acme", 1)]
 
 
-async def test_a_refused_delta_names_the_reason_and_the_process_goes_on(process: CaptureProcess) -> None:
+async def test_a_refused_delta_names_the_reason_and_the_process_goes_on(process: ScanProcess) -> None:
     with pytest.raises(CtxdError, match="line 1 is not JSON") as refused:
         await kept(process, Capture(GUARD, "redact"), "no JSON\n" + large())
     assert (refused.value.code, refused.value.outcome) == ("invalid_params", "not_applied")
@@ -99,7 +99,7 @@ def children() -> set[int]:
     return alive
 
 
-async def test_a_delta_whose_process_ends_is_searched_by_the_next_one(process: CaptureProcess) -> None:
+async def test_a_delta_whose_process_ends_is_searched_by_the_next_one(process: ScanProcess) -> None:
     await kept(process, Capture(GUARD, "redact"), large())
     (first,) = children()
     os.kill(first, signal.SIGSTOP)
@@ -121,7 +121,7 @@ async def test_a_delta_whose_process_ends_is_searched_by_the_next_one(process: C
 
 
 async def test_a_delta_whose_process_ends_twice_is_refused(
-    process: CaptureProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    process: ScanProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     starts = tmp_path / "starts"
     broken = tmp_path / "broken"
@@ -138,7 +138,7 @@ async def test_a_delta_whose_process_ends_twice_is_refused(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_delta_that_takes_too_much_memory_is_refused_and_the_next_one_is_searched(
-    process: CaptureProcess,
+    process: ScanProcess,
 ) -> None:
     # Each object of seven bytes takes 200 in memory.
     bomb = '{"a":[' + '{"":1},' * 14_000_000 + "{}]}\n"
@@ -160,7 +160,7 @@ async def test_the_process_ends_with_its_daemon_in_the_middle_of_a_delta() -> No
     assert await in_thread(started.wait, WAIT_S) == 0
 
 
-async def test_closing_ends_the_process(process: CaptureProcess) -> None:
+async def test_closing_ends_the_process(process: ScanProcess) -> None:
     await kept(process, Capture(GUARD, "redact"), large())
     assert len(children()) == 1
     await in_thread(process.close)

@@ -136,7 +136,7 @@ async def test_what_a_message_carries_beside_its_text_counts_in_the_cache(tmp_pa
 
 @pytest.mark.requirement("SES-21")
 async def test_a_page_of_events_ends_where_its_answer_is_full_and_the_next_one_continues(tmp_path: Path) -> None:
-    bounded = msgspec.structs.replace(CALLER, answer_bytes_max=20_000)
+    bounded = msgspec.structs.replace(CALLER, reply_bytes_max=20_000)
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         events = [{"event": "thinking", "text": f"{n}" * 900} for n in range(50)]

@@ -1,7 +1,7 @@
 """A process that writes until it is killed: ``python -m tests.unit.store.crash_writer STATE_DIR FIRST COUNT``.
 
-Operation n puts tool call ``t{n}`` and segment n of one session. Each acknowledgement is told on standard output as
-``n seq chain``. RecentOperations that were sent before are sent again under their ids, as a client would.
+Operation n puts tool call ``t{n}`` and segment n of one session. Each acknowledgement is written to standard output as
+``n seq chain``. Operations that were sent before are sent again under their ids, as a client would.
 """
 
 import os

@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from ctxd.rpc.dispatch import ANSWER_BYTES
+from ctxd.rpc.dispatch import REPLY_BYTES
 from ctxd.rpc.listener_state import SharedState, Timing
-from ctxd.rpc.reply_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
+from ctxd.rpc.reply_budget import MIB, SANDBOX_BYTES, SANDBOX_REPLY_BYTES_MAX, SANDBOXES_BYTES, ReplyBudget
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandbox_types import Quota
@@ -105,7 +105,7 @@ def test_sandboxes_together_hold_no_more_than_their_bound_and_the_host_has_its_o
 @pytest.mark.requirement("RPC-11")
 @pytest.mark.parametrize("confined", [True, False])
 def test_an_answer_that_is_too_long_for_a_sandbox_is_refused_with_a_remedy(confined):
-    handlers, _ = answers(SANDBOX_ANSWER_BYTES_MAX)
+    handlers, _ = answers(SANDBOX_REPLY_BYTES_MAX)
     shared = SharedState(Loop())
     edge = sandbox(handlers, shared) if confined else Edge(handlers, loop=shared.loop, shared=shared)
     with edge:
@@ -120,8 +120,8 @@ def test_an_answer_that_is_too_long_for_a_sandbox_is_refused_with_a_remedy(confi
 
 
 def test_a_budget_counts_in_its_parents_and_wakes_those_that_wait_for_the_full_one():
-    total = AnswerBudget(100)
-    one, two = AnswerBudget(80, total), AnswerBudget(80, total)
+    total = ReplyBudget(100)
+    one, two = ReplyBudget(80, total), ReplyBudget(80, total)
     woken = []
     one.take(70)
     assert not two.has_room(40) and two.has_room(30) and not one.has_room(20)
@@ -134,5 +134,5 @@ def test_a_budget_counts_in_its_parents_and_wakes_those_that_wait_for_the_full_o
 
 
 def test_each_method_with_a_large_answer_reserves_a_mebibyte_at_least_and_no_more_than_all_answers_may_hold():
-    assert ANSWER_BYTES.keys() <= METHODS.keys()
-    assert {name for name, reserved in ANSWER_BYTES.items() if not 2**20 <= reserved <= SANDBOXES_BYTES} == set()
+    assert REPLY_BYTES.keys() <= METHODS.keys()
+    assert {name for name, reserved in REPLY_BYTES.items() if not 2**20 <= reserved <= SANDBOXES_BYTES} == set()
