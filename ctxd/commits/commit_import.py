@@ -108,6 +108,7 @@ class CommitImports(Commits):
         imported: Sequence[_Imported],
         there: Mapping[_Place, str],
     ) -> Accepted:
+        self.store.require_past(given.valid_time for given in params.deltas if given.valid_time is not None)
         now = max(self._clock.wall_ms(), self.store.newest_valid_time)
         depths: dict[str, int] = {}
         ids: list[str] = []

@@ -88,13 +88,16 @@ def test_the_walk_reaches_the_structs_within_parameters():
 def test_an_unknown_member_is_refused_at_every_level(name, path):
     entry = MethodEntry(METHODS[name], lambda caller, params: params)
     value = fullest(inspect.type_info(METHODS[name].params))
-    entry.params(msgspec.Raw(msgspec.json.encode(value)))  # as it is, it is valid
+    entry.decode(msgspec.json.encode(value))  # as it is, it is valid
     surplus = copy.deepcopy(value)
     place: Any = surplus
     for step in path:
         place = place[step]
     place["surplus"] = 1
+    raw = msgspec.Raw(msgspec.json.encode(surplus))
+    with pytest.raises(msgspec.DecodeError) as misfit:
+        entry.decode(raw)
     with pytest.raises(CtxdError) as refused:
-        entry.params(msgspec.Raw(msgspec.json.encode(surplus)))
+        entry.other_params(raw, misfit.value)
     assert refused.value.code == "invalid_params"
     assert "surplus" in refused.value.message
