@@ -165,7 +165,7 @@ class TranscriptImport:
     async def _import_groups(self, left: Iterator[list[str]]) -> None:
         for group in left:
             for path in group:
-                await self._planned(path)
+                await self._ensure_imported(path)
                 await self.save(when_due=True)
             for path in group:
                 if (planned := self._take_plan(path)) is not None and self._goes_on:
@@ -229,7 +229,7 @@ class TranscriptImport:
     def _skip(self, path: str, reason: str) -> None:
         self.result.skipped.append(Skipped(path, reason))
 
-    async def _planned(self, path: str) -> _Planned | None:
+    async def _ensure_imported(self, path: str) -> _Planned | None:
         """Return the plan of a source, imported if necessary; None if it cannot be read, or its import is under way."""
         if path in self._plans:
             return self._plans[path]
@@ -238,7 +238,7 @@ class TranscriptImport:
             return None
         self._busy.add(path)
         try:
-            planned = await self._imported(source)
+            planned = await self._import_source(source)
         except (Unavailable, anyio.get_cancelled_exc_class()):
             raise
         except CallFailed as error:
@@ -275,14 +275,14 @@ class TranscriptImport:
 
     # --- one source ---
 
-    async def _imported(self, source: Transcript) -> _Planned:
+    async def _import_source(self, source: Transcript) -> _Planned:
         """Commit the lines of a source that are not committed yet. Raises: as reading the source; CallFailed."""
         record = self._records[source.path]
         last = (self._live.get(source.path) or record).stat
         is_stamped = source.stored is not None and source.stored.stamp
         stat = None if is_stamped else await await_stable(source.file, last, self._clock)
         recorded = await self._recorded(source, record)
-        planned, copies = await self._begun(source, record, stat, recorded)
+        planned, copies = await self._new_or_kept_plan(source, record, stat, recorded)
         if not planned.goes_on:
             await keep_cuts(self._client, source, planned.done)
         await self._learn_ends(planned)
@@ -298,11 +298,11 @@ class TranscriptImport:
             self.result.sessions.append(source.session)
         self.result.commits += made
         if source.path in self._waiting:
-            await self._note(planned)
+            await self._record_outcome(planned)
             self.result.recorded += 0 if recorded is None else recorded.left_out - recorded_before
         return planned
 
-    async def _begun(
+    async def _new_or_kept_plan(
         self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
     ) -> tuple[_Planned, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
@@ -364,7 +364,7 @@ class TranscriptImport:
             self._client, self._clock, source, record, events[begun:], written, dry_run=self._dry_run
         )
 
-    async def _note(self, planned: _Planned) -> None:
+    async def _record_outcome(self, planned: _Planned) -> None:
         """Update the record of a source that was read to its end, and add its new content to the result."""
         source, plan, _, done, stat, _ = planned
         record, result = done.record, self.result
@@ -423,7 +423,7 @@ class TranscriptImport:
             return Start()
         near: Start | None = None
         for path in self._origins.of_session(source, parent or source.session):
-            origin = await self._planned(path)
+            origin = await self._ensure_imported(path)
             if path in self._under_way:
                 raise _UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
             if origin is None:
@@ -443,14 +443,14 @@ class TranscriptImport:
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
         path = "" if not source.agent or source.agent in conversation.spawned else self._callers.path(source)
-        caller = await self._planned(path) if path else None
+        caller = await self._ensure_imported(path) if path else None
         return caller.plan if caller is not None and source.agent in caller.plan.spawned else conversation
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat."""
         for path in self._origins.of_copy(source):
             # Events that a session has from its hooks are in no commit of its transcript.
-            if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
+            if (origin := await self._ensure_imported(path)) is not None and origin.plan.recorded is None:
                 return CopyDetector(source, (origin.source, origin.plan))
         return CopyDetector(source, None)
 
@@ -459,7 +459,7 @@ class TranscriptImport:
         itself; None for other sources, and for a rewritten one."""
         if record.copy_end is None or not record.newest:
             return None
-        origin = await self._planned(record.copy_end.path) if record.copy_end.path != source.path else None
+        origin = await self._ensure_imported(record.copy_end.path) if record.copy_end.path != source.path else None
         if origin is not None and not origin.goes_on:
             return None
         with suppress(ValueError):
@@ -471,7 +471,7 @@ class TranscriptImport:
         if (end := copies.end) is None:
             return
         path = self._origins.going_on(source, end) or end.path
-        other = await self._planned(path) if path not in (source.path, copies.origin.path) else None
+        other = await self._ensure_imported(path) if path not in (source.path, copies.origin.path) else None
         if other is not None and other.plan.recorded is None:
             copies.continue_comparison(other.source, other.plan, after=end.place if path == end.path else None)
         else:
@@ -527,7 +527,7 @@ class TranscriptImport:
             return Parent(commit=own, key=own or "")
         if start.source == planned.source.path:
             return Parent(start.tip, key=planned.batches.key_of(start.tip))
-        found = await self._planned(start.source)
+        found = await self._ensure_imported(start.source)
         if found is None:
             return Parent()
         commit = found.batches.ids[start.tip - 1]
