@@ -86,7 +86,7 @@ class TranscriptPlan:
         self._preserved: list[int] = []
         self._last_kept: int | None = None
         self._relinked: dict[int, int] = {}
-        self._aside: dict[int, tuple[int, ...]] = {}  # Lines beside a turn, with the line and those that they follow.
+        self._aside: dict[int, int] = {}  # Lines beside a turn, each with the line that it follows.
         self._tail: str | None = None
         self._pending = 0
         self.newest: int | None = None
@@ -281,16 +281,17 @@ class TranscriptPlan:
     def _note_aside(self, place: int, events: Sequence[Event]) -> None:
         """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
         before the prompt with which a branch begins."""
-        if place in self._aside:
-            self._aside[self.size - 1] = (*self._aside[place], place)
-        elif self._branches[self._branch_of[place]].last_typed > place and not any(
-            isinstance(event, _SPOKEN) for event in events
-        ):
-            self._aside[self.size - 1] = (place,)
+        is_before = self._branches[self._branch_of[place]].last_typed > place
+        if place in self._aside or (is_before and not any(isinstance(event, _SPOKEN) for event in events)):
+            self._aside[self.size - 1] = place
 
     def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
         """Begin a branch after line ``place``, with the lines up to it that are beside a turn."""
-        first, *rest = (*self._aside.get(place, ()), place)
+        first, rest = place, list[int]()
+        while first in self._aside:
+            rest.append(first)
+            first = self._aside.pop(first)
+        rest.reverse()
         before = self._branches[self._branch_of[place]]
         yield from self._after(first)
         assert self._to is not None
@@ -299,7 +300,6 @@ class TranscriptPlan:
             self._to.start = self._to.start._replace(repeated=repeated)
         for each in rest:
             self._branch_of[each] = self._to.number
-            self._aside.pop(each, None)
 
     def _goes_on_from(self, place: int) -> bool:
         """True if the main chain has no line of this source yet, and begins after line ``place`` of the origin."""

@@ -29,20 +29,20 @@ class Branch:
         self.has_spoken = self.ends_with_boundary = False
 
     def give(self, places: Sequence[int], to: "Branch") -> list[int]:
-        """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others."""
-        left: list[int] = []
-        for place in places:
-            if place not in self.places:
-                left.append(place)
-                continue
-            at = self.places.index(place)
-            line = self.lines.pop(at)
-            to.lines.append(line)
-            to.places.append(self.places.pop(at))
-            self.size -= len(line)
-            to.size += len(line)
-            to.last = place
-        return left
+        """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others. Cost:
+        the lines of this chain and ``places``, each once."""
+        given, moved = set(places), set[int]()
+        held, self.places, self.lines = zip(self.places, self.lines, strict=True), [], []
+        for place, line in held:
+            branch = to if place in given else self
+            branch.places.append(place)
+            branch.lines.append(line)
+            if branch is to:
+                moved.add(place)
+                self.size -= len(line)
+                to.size += len(line)
+                to.last = place
+        return [place for place in places if place not in moved]
 
 
 def prompt_in(events: Sequence[Event]) -> PromptEvent | None:

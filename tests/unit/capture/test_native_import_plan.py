@@ -1,5 +1,7 @@
 """Plans of transcripts in their own formats: which lines are in which commit, and where each chain begins."""
 
+import tracemalloc
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -118,6 +120,22 @@ def test_a_prompt_after_an_earlier_record_begins_a_branch():
         ],
     )  # fmt: skip
     assert planned.views() == ["abtcdg", "abtef"] or planned.views() == ["abtef", "abtcdg"]
+
+
+def test_the_lines_before_the_prompt_of_a_branch_take_memory_in_proportion_to_their_number():
+    ids = [f"x{number}" for number in range(4000)]
+    beside = [record(id, after, "attachment") for id, after in zip(ids, ["b", *ids], strict=False)]
+    lines = [record("a", None), answers("b", "a"), record("c", "b"), answers("d", "c"), *beside]
+    plan, end = TranscriptPlan("claude-code", "here"), 0
+    tracemalloc.start()
+    try:
+        for each in lines:
+            raw = msgspec.json.encode(each) + b"\n"
+            end += len(raw)
+            deque(plan.add(SourceLine(end, raw, each, raw)), maxlen=0)
+        assert tracemalloc.get_traced_memory()[1] < 1000 * len(lines)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_branch_within_a_delta_repeats_the_lines_up_to_it():
