@@ -88,7 +88,7 @@ def _measures_with(grown: ExtendedWindow, request: CalibrationSample) -> Calibra
 
 
 def skip_repack(grown: ExtendedWindow, request: CalibrationSample) -> RepackOutcome:
-    """``grown`` without a decision. ``request``: as for ``judged``."""
+    """``grown`` without a decision. ``request``: as for ``repack_within_budget``."""
     return RepackOutcome(grown, None, item_tokens(grown), _measures_with(grown, request))
 
 

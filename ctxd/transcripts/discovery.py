@@ -314,10 +314,9 @@ def _of_document(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
 
 
 def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Transcript | Skipped:
-    format = format_of(records[:_PEEKED])
-    if format is None or format not in _FORMATS[harness]:
-        return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
-    known = _of_records(harness, Transcript(str(path), path, format, "", ""), records[:_PEEKED])
+    known = _of_records(harness, path, records[:_PEEKED])
+    if isinstance(known, Skipped):
+        return known
     stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(records_of(_document(path))))
     return known._replace(stored=stored)
 
@@ -348,16 +347,16 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
                 break
             if line.end > _SEARCHED_BYTES:
                 break
+    return Skipped(str(path), "no complete line") if is_empty else _of_records(harness, path, records)
+
+
+def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> Transcript | Skipped:
+    """Return the session that begins with ``records``."""
     format = format_of(records)
-    if is_empty:
-        return Skipped(str(path), "no complete line")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
-    return _of_records(harness, Transcript(str(path), path, format, "", ""), records)
-
-
-def _of_records(harness: HarnessCommand, known: Transcript, records: list[Record]) -> Transcript:
-    match known.format:
+    known = Transcript(str(path), path, format, "", "")
+    match format:
         case "claude-code":
             return _claude_code(known, records)
         case "codex":
