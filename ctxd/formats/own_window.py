@@ -42,6 +42,8 @@ def _claude(events: list[typed.Event], losses: Losses) -> Iterator[typed.Event]:
             case typed.SystemEvent(kind="local_command"):
                 # The model sees the record as a user message.
                 yield msgspec.structs.replace(event, kind=wrapper_of(event.text) or "meta")
+            case typed.OpaqueEvent(kind="content-replacement", data=data) if _is_applied(record_of(data)):
+                pass
             case typed.ToolResultEvent(call=str(call), sidechain=None) if call in replaced:
                 yield msgspec.structs.replace(event, text=replaced[call], attachments=())
             case _:
@@ -56,6 +58,12 @@ def _replacements(record: Record) -> Iterator[tuple[str, str]]:
                 yield call, text
             case _:
                 pass
+
+
+def _is_applied(record: Record) -> bool:
+    """True if all that ``record`` states is in the outputs: it is not left out then."""
+    stated = records_of(record.get("replacements"))
+    return bool(stated) and len(list(_replacements(record))) == len(stated)
 
 
 def _codex(event: typed.Event) -> typed.Event:

@@ -72,6 +72,7 @@ def test_claude_goes_on_with_outputs_that_it_has_replaced_and_files_in_its_notic
         says("tabs too"),
         calls("t1"),
         says([{"type": "tool_result", "tool_use_id": "t1", "content": "the whole output"}]),
+        {"type": "content-replacement", "replacements": [changed]},
         {"type": "content-replacement", "replacements": [changed, {"kind": "news"}]},
         {"type": "content-replacement", "agentId": "a1", "replacements": [other]},
         calls("t2"),
