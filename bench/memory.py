@@ -2,7 +2,8 @@
 
 The sandbox has the usual quota and every grant but its prompt. It fills its chat, records long tool calls, and then
 asks on all its connections for the largest answers there are without reading one: contexts, chats, the chat as an
-object and objects in bulk.
+object and objects in bulk. Another sandbox requests the contexts of several sessions whose text has a character beyond
+the basic plane in each message, with which a text takes four times its bytes in memory.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -27,6 +29,8 @@ TOOLCALLS = 60
 CONNECTIONS = 8
 CALLS = 31
 HELD_S = 3.0
+WIDE_SESSIONS = 6
+WIDE_MESSAGES = 15
 
 ASKED = {
     "context.assemble": {},
@@ -48,12 +52,16 @@ def run() -> Iterator[Figure]:
             for before, chat in zip((0, *CHAT_BYTES), CHAT_BYTES[: 2 if running.quick() else None], strict=False):
                 size = f"{chat // 1_000_000} MB"
                 with _peak(process.pid, peaks, f"filled to {size}"):
-                    _fill(box, before, chat)
+                    _fill(box, "box", range(before // MESSAGE_BYTES, chat // MESSAGE_BYTES))
                     if chat == CHAT_BYTES[-1]:
                         _record(box)
                 for method, params in ASKED.items():
                     with _peak(process.pid, peaks, f"{method} at {size}"):
                         _ask(box, method, params)
+            wide = _wide_sessions(host, 2 if running.quick() else WIDE_SESSIONS)
+            for attempt in ("first", "second"):
+                with _peak(process.pid, peaks, f"{attempt} requests of wide text"):
+                    _request_all(*wide)
             assert process.poll() is None, "the daemon lives"
     value = max(peaks.values()) - idle
     detail = ", ".join(f"{name} {peak - idle if name != 'idle' else peak:.0f}" for name, peak in peaks.items())
@@ -80,12 +88,13 @@ def _peak(pid: int, peaks: dict[str, float], name: str) -> Iterator[None]:
         thread.join()
 
 
-def _fill(box: Path, before: int, chat: int) -> None:
+def _fill(box: Path, session: str, numbers: range, mark: str = "") -> None:
+    """Append the messages ``numbers``, each with ``mark``; every eighth is a prompt."""
     with running.Caller(box) as inside:
-        for number in range(before // MESSAGE_BYTES, chat // MESSAGE_BYTES):
+        for number in numbers:
             role = "user" if number % 8 == 0 else "assistant"
-            message = {"role": role, "content": f"{number} {'x' * MESSAGE_BYTES}"}
-            _patiently(inside, "session.append", session="box", messages=[message])
+            message = {"role": role, "content": f"{number} {mark}{'x' * MESSAGE_BYTES}"}
+            _patiently(inside, "session.append", session=session, messages=[message])
 
 
 def _record(box: Path) -> None:
@@ -93,6 +102,26 @@ def _record(box: Path) -> None:
         for number in range(TOOLCALLS):
             content = f"{number} {'y' * MESSAGE_BYTES}"
             _patiently(inside, "toolcall.record", session="box", id=f"call-{number}", tool="bash", content=content)
+
+
+def _wide_sessions(host: running.Caller, count: int) -> tuple[Path, list[str]]:
+    """The socket of a new sandbox, and its sessions with wide text."""
+    sessions = [f"wide-{number}" for number in range(count)]
+    box = Path(registered(host, *sessions))
+    for session in sessions:
+        _fill(box, session, range(WIDE_MESSAGES), "\N{GRINNING FACE}")
+    return box, sessions
+
+
+def _request_all(box: Path, sessions: list[str]) -> None:
+    """Request the contexts of all sessions at once, each on a connection of its own."""
+
+    def request(session: str) -> None:
+        with running.Caller(box) as inside:
+            inside.call("context.assemble", session=session, format="anthropic-messages", model="claude-sonnet-4-5")
+
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        list(pool.map(request, sessions))
 
 
 def _patiently(inside: running.Caller, method: str, **params: object) -> None:

@@ -111,10 +111,11 @@ def neighbours(figure: str, flooders: int, quota: dict[str, int], goal: float | 
     )  # fmt: skip
 
 
-def registered(host: running.Caller, session: str, **settings: object) -> str:
-    """The socket of a new sandbox with a new session."""
-    host.call("session.create", agent="bench", session=session, filesystem_id=FILESYSTEM)
-    box = host.call("sandbox.register", sessions=[session], **settings)["sandbox"]
+def registered(host: running.Caller, *sessions: str, **settings: object) -> str:
+    """The socket of a new sandbox with new sessions."""
+    for session in sessions:
+        host.call("session.create", agent="bench", session=session, filesystem_id=FILESYSTEM)
+    box = host.call("sandbox.register", sessions=sessions, **settings)["sandbox"]
     return str(json.loads(json.dumps(box))["socket"])
 
 

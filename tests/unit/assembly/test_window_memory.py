@@ -9,7 +9,7 @@ from ctxd.assembly import render_cache
 from ctxd.assembly.request_target import Wanted
 from ctxd.errors import CtxdError
 from ctxd.sessions.live_session import WriteRequest
-from ctxd_protocol.event_types import PromptEvent
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.stored_sessions import MODELS_OF, household
 from tests.unit.assembly.test_request_states import append, ask
@@ -49,6 +49,23 @@ async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
             await ask(home, await home.sessions.live(f"s{number}"), "anthropic-messages")
         kept = home.assembler._cache._kept.values()
         assert sum(each.size for each in kept) <= 500_000 and len(kept) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_events_that_a_window_does_not_show_do_not_count_towards_what_is_read_for_it(tmp_path: Path) -> None:
+    form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+    aside = [ResponseEvent(text=f"{number} " + "word " * 20_000, sidechain="agent") for number in range(30)]
+    for is_loaded in (False, True):
+        async with household(tmp_path) as home:
+            if not is_loaded:
+                append(await home.create(), [PromptEvent(text="Go"), *aside, PromptEvent(text="On")])
+            live = await home.sessions.live("s")
+            call = WriteRequest("context.assemble", "p")
+            made = await home.assembler.assemble(live, call, chars_max=1_000_000, wanted=form)
+            if made.pending is not None:
+                await made.pending.wait()
+            assert len(json.dumps(made.context.request)) < 1000 and made.context.number == 1
 
 
 @pytest.mark.anyio
