@@ -87,7 +87,7 @@ SCRUB_PAUSE_S: Final = 3600.0
 HEADS_CACHED_MAX: Final = 100_000
 """Maximum newest versions kept in memory, about 1 KiB each. With fewer, writes of known objects wait for a read."""
 
-CONTENT_CACHE_BYTES: Final = 64 * 1024 * 1024
+CONTENT_CACHE_BYTES: Final = 48 * 1024 * 1024
 """Maximum bytes of memory for text kept for reads."""
 
 OPS_CACHED_MAX: Final = 10_000

@@ -14,9 +14,12 @@ from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, Write
 
-KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum bytes of kept contexts. A session whose own context is larger is rendered whole at each assembly."""
+KEPT_BYTES_MAX: Final = 48 * 1024 * 1024
+"""Maximum bytes of kept contexts."""
 
+SESSION_BYTES_MAX: Final = 24 * 1024 * 1024
+"""Maximum bytes of one kept context. A larger one is rendered whole at each assembly and evicts no other: few sessions
+of wide text would otherwise fill the cache. A window of a million tokens of English takes about 12 MB."""
 
 SESSIONS_KEPT_MAX: Final = 32
 """Maximum sessions whose rendering is kept; the others are rendered whole. One of 10,000 objects takes about 8 MiB."""
@@ -90,7 +93,10 @@ class RenderCache:
         return kept
 
     def put(self, kept: KeptContext) -> None:
-        """Keep ``kept``, and evict the least recently used until all are within the bounds."""
+        """Keep ``kept`` unless it is too large, and evict the least recently used until all are within the bounds."""
+        if kept.size > SESSION_BYTES_MAX:
+            self._kept.pop(kept.live.session, None)
+            return
         self._kept[kept.live.session] = kept
         size = sum(each.size for each in self._kept.values())
         while self._kept and (len(self._kept) > SESSIONS_KEPT_MAX or size > KEPT_BYTES_MAX):

@@ -20,6 +20,10 @@ from ctxd_protocol.session_types import Message, Turn
 BATCH_CHARS = 512 * 1024
 """Target size of a batch in characters: after a larger batch the next has fewer segments, after a smaller one more."""
 
+_BATCH_FIRST = 4
+"""Segments of the first batch, while their sizes are unknown: a wide text takes four times its bytes in memory, and
+sessions that are read at the same time share one read."""
+
 _BATCH_MAX = 256
 
 
@@ -90,7 +94,7 @@ async def read_pages(
     """
     pages = live.state.pages
     numbers = pages.within(first, end or (len(live.state.turns), 0))
-    at, batch = numbers.start, 16
+    at, batch = numbers.start, _BATCH_FIRST
     while at < numbers.stop:
         some = range(at, min(at + batch, numbers.stop))
         read = await _read(live, [pages.segment(number) for number in some])

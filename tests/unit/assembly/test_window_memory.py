@@ -53,6 +53,19 @@ async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-11")
+async def test_a_window_too_large_to_keep_evicts_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render_cache, "SESSION_BYTES_MAX", 500_000)
+    async with household(tmp_path) as home:
+        for name, words in (("small", 20_000), ("large", 80_000)):
+            live = await home.create(name)
+            append(live, [PromptEvent(text="word " * words)])
+            await ask(home, live, "anthropic-messages")
+        assert list(home.assembler._cache._kept) == ["small"]
+        assert (await ask(home, live, "anthropic-messages")).number == 1, "it is rendered again, unchanged"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
 async def test_events_that_a_window_does_not_show_do_not_count_towards_what_is_read_for_it(tmp_path: Path) -> None:
     form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
     aside = [ResponseEvent(text=f"{number} " + "word " * 20_000, sidechain="agent") for number in range(30)]
