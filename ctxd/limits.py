@@ -87,8 +87,9 @@ SCRUB_PAUSE_S: Final = 3600.0
 HEADS_CACHED_MAX: Final = 100_000
 """Maximum newest versions kept in memory, about 1 KiB each. With fewer, writes of known objects wait for a read."""
 
-CONTENT_CACHE_BYTES: Final = 48 * 1024 * 1024
-"""Maximum bytes of memory for text kept for reads."""
+CONTENT_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""Maximum bytes of memory for text kept for reads. A larger value lets one sandbox exceed its memory, see the figure
+``memory``; a smaller one makes more reads go to the database."""
 
 OPS_CACHED_MAX: Final = 10_000
 """Maximum finished operation ids kept in memory. A resend of an older one is looked up on disk."""

@@ -15,11 +15,8 @@ from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, Write
 
 KEPT_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Maximum bytes of kept contexts."""
-
-SESSION_BYTES_MAX: Final = 24 * 1024 * 1024
-"""Maximum bytes of one kept context. A larger one is rendered whole at each assembly and evicts no other: few sessions
-of wide text would otherwise fill the cache. A window of a million tokens of English takes about 12 MB."""
+"""Maximum bytes of kept contexts. A session whose own context is larger is rendered whole at each assembly. A larger
+value lets one sandbox exceed its memory, see the figure ``memory``."""
 
 SESSIONS_KEPT_MAX: Final = 32
 """Maximum sessions whose rendering is kept; the others are rendered whole. One of 10,000 objects takes about 8 MiB."""
@@ -93,8 +90,9 @@ class RenderCache:
         return kept
 
     def put(self, kept: KeptContext) -> None:
-        """Keep ``kept`` unless it is too large, and evict the least recently used until all are within the bounds."""
-        if kept.size > SESSION_BYTES_MAX:
+        """Keep ``kept``, and evict the least recently used until all are within the bounds. One that alone exceeds
+        them is not kept and evicts no other."""
+        if kept.size > KEPT_BYTES_MAX:
             self._kept.pop(kept.live.session, None)
             return
         self._kept[kept.live.session] = kept

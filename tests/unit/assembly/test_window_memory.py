@@ -54,7 +54,7 @@ async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-11")
 async def test_a_window_too_large_to_keep_evicts_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render_cache, "SESSION_BYTES_MAX", 500_000)
+    monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 500_000)
     async with household(tmp_path) as home:
         for name, words in (("small", 20_000), ("large", 80_000)):
             live = await home.create(name)
