@@ -3,7 +3,8 @@
 The sandbox has the usual quota and every grant but its prompt. It fills its chat, records long tool calls, and then
 asks on all its connections for the largest answers there are without reading one: contexts, chats, the chat as an
 object and objects in bulk. Another sandbox requests the contexts of several sessions whose text has a character beyond
-the basic plane in each message, with which a text takes four times its bytes in memory.
+the basic plane in each message, with which a text takes four times its bytes in memory; short messages come first, so
+that the batches in which the chat is read have grown when the long ones are reached.
 """
 
 import contextlib
@@ -30,7 +31,9 @@ CONNECTIONS = 8
 CALLS = 31
 HELD_S = 3.0
 WIDE_SESSIONS = 6
-WIDE_MESSAGES = 15
+SHORT_MESSAGES = 60
+WIDE_MESSAGES = 9
+"""As many as may be read for a context of a sandbox."""
 
 ASKED = {
     "context.assemble": {},
@@ -88,12 +91,12 @@ def _peak(pid: int, peaks: dict[str, float], name: str) -> Iterator[None]:
         thread.join()
 
 
-def _fill(box: Path, session: str, numbers: range, mark: str = "") -> None:
-    """Append the messages ``numbers``, each with ``mark``; every eighth is a prompt."""
+def _fill(box: Path, session: str, numbers: range, mark: str = "", size: int = MESSAGE_BYTES) -> None:
+    """Append the messages ``numbers`` of ``size`` bytes, each with ``mark``; every eighth is a prompt."""
     with running.Caller(box) as inside:
         for number in numbers:
             role = "user" if number % 8 == 0 else "assistant"
-            message = {"role": role, "content": f"{number} {mark}{'x' * MESSAGE_BYTES}"}
+            message = {"role": role, "content": f"{number} {mark}{'x' * size}"}
             _patiently(inside, "session.append", session=session, messages=[message])
 
 
@@ -109,6 +112,7 @@ def _wide_sessions(host: running.Caller, count: int) -> tuple[Path, list[str]]:
     sessions = [f"wide-{number}" for number in range(count)]
     box = Path(registered(host, *sessions))
     for session in sessions:
+        _fill(box, session, range(SHORT_MESSAGES), size=10)
         _fill(box, session, range(WIDE_MESSAGES), "\N{GRINNING FACE}")
     return box, sessions
 

@@ -39,7 +39,7 @@ from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition
-from ctxd.sessions.stored_session import events_size
+from ctxd.sessions.stored_session import events_memory
 from ctxd.store import commit_index
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
@@ -47,7 +47,7 @@ from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 
 _FACTOR: Final = 2
 """Bytes that may be read for each character of a context: of long contents a window has the beginning and the end.
-With a character beyond the basic plane a text takes four times its bytes in memory."""
+Of a large event that is not ASCII each byte counts as two, as it takes up to five in memory."""
 
 _READ_BYTES_MAX: Final = 4 * limits.CONTEXT_CHARS_MAX
 """Bytes that may be read for a context of any length."""
@@ -195,7 +195,7 @@ class WindowReader:
                     for place, event in page.placed()
                     if place >= first and event.sidechain is None and (only is None or place in only)
                 ]
-                bound.take(events_size(event for _, _, event in some))
+                bound.take(events_memory(event for _, _, event in some))
                 found += some
         return found
 

@@ -389,6 +389,9 @@ def _inner_document(id: str, type: str, payload: dict[str, object], content: str
 RUN: Final = 256
 """Segments in one run. A longer run means fewer bundles, but a longer tail of segments that are read one by one."""
 
+_WIDE_BYTES_MIN: Final = 64 * 1024
+"""Bytes of JSON of an event from which the width of its characters counts."""
+
 LARGE_BYTES: Final = 2048
 """Deltas above this many bytes are left out of bundles, so that large chats are not stored twice: an extra read costs
 little relative to their size."""
@@ -425,6 +428,13 @@ def carriers(segments: int) -> range:
 def events_size(events: Iterable[Event]) -> int:
     """Return the size of ``events`` in bytes of JSON, as an estimate of their memory."""
     return sum([len(_encode(event)) for event in events])
+
+
+def events_memory(events: Iterable[Event]) -> int:
+    """Return ``events_size``, but twice the size of a large event that is not ASCII: each of its characters may take
+    four bytes, and one more in the UTF-8 that Python keeps."""
+    sizes = [(len(text), len(text) > _WIDE_BYTES_MIN and not text.isascii()) for text in map(_encode, events)]
+    return sum(2 * size if is_wide else size for size, is_wide in sizes)
 
 
 def text_size(messages: Iterable[Message]) -> int:

@@ -111,3 +111,20 @@ async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refu
         assert (refused.value.code, refused.value.outcome, live.assembly) == ("too_large", "not_applied", 0)
         assert refused.value.hint is not None and "Call the host's socket" in refused.value.hint
         assert await size(4_000_000) < 1_000_000, "the budget leaves little of it"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_wide_text_counts_twice_towards_what_is_read_for_a_request(tmp_path: Path) -> None:
+    form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+    call = WriteRequest("context.assemble", "p")
+    async with household(tmp_path) as home:
+        live = await home.create("narrow", budget_tokens=20_000)
+        append(live, [PromptEvent(text="word " * 30_000)])
+        made = await home.assembler.assemble(live, call, chars_max=100_000, wanted=form)
+        assert made.context.number == 1
+        live = await home.create("wide", budget_tokens=20_000)
+        append(live, [PromptEvent(text="\N{GRINNING FACE} " + "word " * 30_000)])
+        with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
+            await home.assembler.assemble(live, call, chars_max=100_000, wanted=form)
+        assert (refused.value.code, refused.value.outcome) == ("too_large", "not_applied")
