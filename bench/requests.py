@@ -30,7 +30,7 @@ import msgspec
 
 from bench.figures import Figure
 from bench.recorded_sessions import ROOT
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_target import Wanted
 from ctxd.assembly.spec_sections import spec

@@ -21,7 +21,7 @@ import msgspec
 from bench.figures import Figure
 from bench.recorded_sessions import REQUESTS_MIN, ROOT, Request, read_events, session_of, subject_of
 from bench.window import HARNESSES, LIFETIME_S, LIMITS, MODEL, NAIVE, PREFIX, READ, WRITE, Naive, Policy, total
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import Wanted
 from ctxd.assembly.window_references import call_name

@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
@@ -43,7 +43,7 @@ from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, tune_gc
-from ctxd.projection.fencing import Ownership
+from ctxd.projection.ownership_checks import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, build_table, complete
 from ctxd.rpc.handlers import (

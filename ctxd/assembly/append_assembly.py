@@ -28,7 +28,7 @@ from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, RequestConditions, rules_for
 from ctxd.assembly.request_budget import RepackOutcome, collect_samples, next_request, repack_within_budget, skip_repack
-from ctxd.assembly.request_metrics import JudgedPart, figures_of
+from ctxd.assembly.request_statistics import JudgedPart, figures_of
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_sections import too_long
 from ctxd.assembly.token_budget import sha256

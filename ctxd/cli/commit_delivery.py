@@ -18,7 +18,7 @@ import msgspec
 from ctxd.capture.stream_checkpoints import Checkpoint
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.failures import reason_of
-from ctxd.cli.hook_spool import deliver_waiting
+from ctxd.cli.spool_maintenance import deliver_waiting
 from ctxd.cli.undelivered_commits import (
     NEWEST,
     PREVIOUS,

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.cli import daemon_checks, hook_spool, host_checks, install
+from ctxd.cli import daemon_checks, host_checks, install, spool_maintenance
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
 from ctxd.click_support import Command
@@ -67,7 +67,7 @@ def _all(run: Invocation) -> list[Finding]:
         host_checks.sqlite(),
         host_checks.machine_id(),
         *host_checks.inotify(),
-        *hook_spool.findings(path),
+        *spool_maintenance.findings(path),
         *install.findings(),
     ]
     if status is not None:

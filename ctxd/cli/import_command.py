@@ -61,8 +61,8 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
 
     async def imported() -> None:
         from ctxd import __version__
-        from ctxd.cli.hook_spool import deliver_waiting
         from ctxd.cli.importer import TranscriptImport
+        from ctxd.cli.spool_maintenance import deliver_waiting
         from ctxd.process_setup import tune_gc
         from ctxd.worker_threads import in_thread
         from ctxd_client import connect
@@ -109,7 +109,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessComm
     """Import changed files until cancelled. All places are also rescanned periodically: file events can be lost."""
     from watchfiles import awatch
 
-    from ctxd.cli.hook_spool import deliver_waiting
+    from ctxd.cli.spool_maintenance import deliver_waiting
     from ctxd.worker_threads import in_thread
 
     folders = [place if place.is_dir() else place.parent for place in places]

@@ -21,10 +21,10 @@ from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
 from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
-from ctxd.cli.import_comparison import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.cli.import_origins import ImportOrigins
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
     AgentCallers,

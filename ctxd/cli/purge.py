@@ -10,9 +10,9 @@ import click
 from ctxd.cli.commit_lookup import is_context_id
 from ctxd.cli.common_options import Invocation, common, object_argument, session_option
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
-from ctxd.cli.hook_spool import erase
 from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import session_if_any
+from ctxd.cli.spool_maintenance import erase
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.errors import NotFound

@@ -12,7 +12,7 @@ from ctxd.commits.commit import read_fields
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.translation import Delta, Materialization
-from ctxd.objects.commit_fields import Fields, commit_id, entity_id
+from ctxd.objects.commit_document import Fields, commit_id, entity_id
 from ctxd.objects.document import Content, Stored, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index

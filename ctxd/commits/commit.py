@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, created_at, entity_id
+from ctxd.objects.commit_document import Fields, commit_hash, commit_id, created_at, entity_id
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import is_purged

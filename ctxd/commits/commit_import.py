@@ -14,14 +14,14 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import sqlite_file
-from ctxd.commits import delta_scan as deltas
+from ctxd.commits import delta_secrets as deltas
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.commits.scan_process import DELTA_BYTES_MIN
+from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_fields import Fields, commit_id
+from ctxd.objects.commit_document import Fields, commit_id
 from ctxd.objects.document import Document, decode_content, encode_content
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.live_session import Accepted, WriteRequest

@@ -10,7 +10,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.clock import Clock
-from ctxd.commits import delta_scan as deltas
+from ctxd.commits import delta_secrets as deltas
 from ctxd.commits.commit import (
     VERSION,
     document,
@@ -20,10 +20,10 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
-from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
+from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id, ids_of
+from ctxd.objects.commit_document import Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture, Guard

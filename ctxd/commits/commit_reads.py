@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.commits.commit import instant_ms, read_fields, shown
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
+from ctxd.objects.commit_document import STORED_NAMES, Fields, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.chat import end_of_turn

@@ -37,7 +37,7 @@ from ctxd.formats.translation import (
     Output,
     UntranslatableFormat,
 )
-from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
+from ctxd.objects.commit_document import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, Document, decode_content, encode_content
 from ctxd.objects.kinds import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone

@@ -20,7 +20,7 @@ from ctxd.commits.commit_operations import Commits, NewCommit
 from ctxd.errors import CtxdError
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import joined
-from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.kept_messages import with_kept_messages

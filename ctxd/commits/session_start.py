@@ -21,7 +21,7 @@ from ctxd.errors import CtxdError
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import items
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged

@@ -19,9 +19,9 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.projection.eviction import steps
-from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.node_connection import Node
+from ctxd.projection.ownership_checks import Guarded, Ownership, OwnershipLost
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, move_cursor
 from ctxd.worker_threads import Lane
 

@@ -22,10 +22,10 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
-from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
+from ctxd.projection.ownership_checks import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.progress import (
     THROTTLE_AT,
     Cursor,

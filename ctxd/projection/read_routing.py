@@ -17,9 +17,9 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage
 from ctxd.projection.eviction import purged_mark
-from ctxd.projection.fencing import Fences
 from ctxd.projection.node_connection import Node
 from ctxd.projection.node_transactions import HighWaterMark
+from ctxd.projection.ownership_checks import Fences
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.projection.query_bounds import bounded, to_json_types
 from ctxd.store.reads import EmbeddedReads, QueryRows

@@ -25,7 +25,7 @@ from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedSt
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
 from ctxd.sandboxes.registration import Registration
-from ctxd.sandboxes.reply_redaction import viewed
+from ctxd.sandboxes.reply_filter import viewed
 from ctxd.sandboxes.sandbox_connection import SandboxConnection
 from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions

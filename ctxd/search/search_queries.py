@@ -14,7 +14,7 @@ from ctxd import sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import commit_id
+from ctxd.objects.commit_document import commit_id
 from ctxd.objects.generated_ids import session_of
 from ctxd.search import index_database, query_language
 from ctxd.search.index_database import Conditions, Doc

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.objects.commit_fields import Fields
+from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Content, Document, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.event_erasure import PURGED_TEXT

@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import encoded, items, joined
-from ctxd.objects.commit_fields import STORED_NAMES, commit_hash
+from ctxd.objects.commit_document import STORED_NAMES, commit_hash
 from ctxd.objects.document import Content, Document, encode_content, require_text
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash

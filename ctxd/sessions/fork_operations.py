@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.formatting import moment
-from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.redaction import Capture

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.project_match import Key, ProjectFilter, keys_of
-from ctxd.sessions.session_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, count_matches
+from ctxd.sessions.session_list_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, count_matches
 from ctxd.sessions.session_settings import SessionSettings, title_of
 from ctxd.sessions.stored_session import SessionHead
 from ctxd_protocol.context_types import CurrentContext

@@ -7,7 +7,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
-from ctxd.objects.commit_fields import Position
+from ctxd.objects.commit_document import Position
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd_protocol.ids import ID_PATTERN

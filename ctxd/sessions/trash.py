@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ctxd.failpoints import hit
-from ctxd.objects.commit_fields import STORED_NAMES, commit_id
+from ctxd.objects.commit_document import STORED_NAMES, commit_id
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (
     assemblies_prefix,

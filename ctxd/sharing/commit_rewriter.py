@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_hash, commit_id, entity_id, ids_of
+from ctxd.objects.commit_document import STORED_NAMES, Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.kinds import is_purged, is_reclaimed
 

@@ -13,12 +13,12 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import STORED_NAMES, commit_hash
+from ctxd.objects.commit_document import STORED_NAMES, commit_hash
 from ctxd.objects.document import AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
-from ctxd.projection.fencing import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owner_record import Owner
+from ctxd.projection.ownership_checks import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions

@@ -21,7 +21,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import Position, commit_id, entity_id
+from ctxd.objects.commit_document import Position, commit_id, entity_id
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, select_visible_versions
 from ctxd.objects.generated_ids import (
     assemblies_prefix,
@@ -32,7 +32,7 @@ from ctxd.objects.generated_ids import (
 )
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
-from ctxd.projection.fencing import Fences
+from ctxd.projection.ownership_checks import Fences
 from ctxd.sessions.event_erasure import without_bundle
 from ctxd.sessions.session_loading import SEGMENTS_INLINE_MAX
 from ctxd.sessions.session_settings import ContinuedCommit

@@ -24,8 +24,8 @@ from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.projection import owner_record
-from ctxd.projection.fencing import FENCES, Ownership
 from ctxd.projection.owner_record import Owner
+from ctxd.projection.ownership_checks import FENCES, Ownership
 from ctxd.sessions.live_session import SessionLock
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions

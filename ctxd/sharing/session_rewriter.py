@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import commit_id, entity_id
+from ctxd.objects.commit_document import commit_id, entity_id
 from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.generated_ids import assembly_id, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash

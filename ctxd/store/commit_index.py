@@ -13,7 +13,7 @@ from blake3 import blake3
 from ctxd import sqlite_file
 from ctxd.backends.sqlite import COLUMNS, SqliteBackend, to_versions
 from ctxd.backends.stored_version import Version
-from ctxd.objects.commit_fields import Fields
+from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, Stored, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.store.reads import all_stored

@@ -21,7 +21,7 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.formatting import count
-from ctxd.objects.commit_fields import commit_hash
+from ctxd.objects.commit_document import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash

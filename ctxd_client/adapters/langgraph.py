@@ -25,7 +25,9 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
-from ctxd_client.adapters.checkpoint_threads import (
+from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
+from ctxd_client.adapters.langgraph_deltas import split
+from ctxd_client.adapters.langgraph_threads import (
     CHECKPOINT_ID_MAX,
     CheckpointFrame,
     CheckpointPlace,
@@ -38,8 +40,6 @@ from ctxd_client.adapters.checkpoint_threads import (
     nonce,
     shorten_field,
 )
-from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
-from ctxd_client.adapters.value_deltas import split
 from ctxd_client.client import Client, connect
 from ctxd_client.sync import SyncClient, connect_sync
 

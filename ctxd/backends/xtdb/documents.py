@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.messages import Doc
-from ctxd.objects.commit_fields import STORED_NAMES
+from ctxd.objects.commit_document import STORED_NAMES
 from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
 from ctxd.objects.generated_ids import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request

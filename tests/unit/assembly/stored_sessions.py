@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.assembly_record import read_record
 from ctxd.assembly.token_calibration import CalibrationSample, ContentMeasures, calibrated, measure_text
 from ctxd.assembly.usage_operations import usage_of

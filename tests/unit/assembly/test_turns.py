@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.spec_sections import PORTION_LINES
 from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text

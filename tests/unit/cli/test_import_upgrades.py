@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from ctxd.capture import native_import_plan
-from ctxd.cli import import_comparison, importer
+from ctxd.cli import importer, source_reading
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.importer import TranscriptImport
 from ctxd_client import connect, connect_sync
@@ -52,7 +52,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         found = _PROMPT(events)
         return None if found is not None and found.text.startswith("<") else found
 
-    for module in (importer, import_comparison):
+    for module in (importer, source_reading):
         monkeypatch.setattr(module, "PARSER", native_import_plan.PARSER - 1)
     monkeypatch.setattr(native_import_plan, "prompt_in", no_tags)
     monkeypatch.setattr(native_import_plan, "_SPAWNING", frozenset())

@@ -13,7 +13,7 @@ import pytest
 
 from ctxd.commits import chain_walk
 from ctxd.commits.materialize import Materializer
-from ctxd.objects.commit_fields import entity_id
+from ctxd.objects.commit_document import entity_id
 from ctxd.store import chain_snapshots
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone, SnapshotPart
 from ctxd.store.verify import search

@@ -15,11 +15,11 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
-from ctxd.commits.delta_scan import captured
+from ctxd.commits.delta_secrets import captured
 from ctxd.commits.materialize import Materializer
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
-from ctxd.objects.commit_fields import entity_id
+from ctxd.objects.commit_document import entity_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls

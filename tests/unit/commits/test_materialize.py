@@ -17,7 +17,7 @@ from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.fd_passing import PassedFile
 from ctxd.formats import events_v1
-from ctxd.objects.commit_fields import entity_id
+from ctxd.objects.commit_document import entity_id
 from ctxd_protocol.event_types import ToolResultEvent
 from tests.unit.commits.test_commits import TEXT, checkpoint, committing
 from tests.unit.sessions.world import CALLER, World, code_of

@@ -14,7 +14,7 @@ from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import entity_id
+from ctxd.objects.commit_document import entity_id
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store.verify import search, verified

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.request_target import Wanted
 from ctxd.clock import SystemClock
 from ctxd.epochs.component import Component

@@ -14,7 +14,7 @@ from ctxd import sqlite_file
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.backends import sqlite
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import Fields
+from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged

@@ -9,10 +9,10 @@ import pytest
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import to_doc
 from ctxd.backends.xtdb.messages import PutDoc
-from ctxd.objects.commit_fields import entity_id
+from ctxd.objects.commit_document import entity_id
 from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import component_text_id, entry_id
-from ctxd.projection.fencing import Fences
+from ctxd.projection.ownership_checks import Fences
 from ctxd.sessions.session_state import check
 from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
 from tests.unit.commits.test_session_checkpoints import Household, household
@@ -71,7 +71,7 @@ async def test_a_commit_whose_id_is_anothers_here_gets_a_longer_one_and_its_chai
 
     async with household(tmp_path / "a") as a, household(tmp_path / "b") as b:
         with monkeypatch.context() as patched:
-            patched.setattr("ctxd.objects.commit_fields.context_id", same_first)
+            patched.setattr("ctxd.objects.commit_document.context_id", same_first)
             await a.world.call("session.create", agent="a", session="s")
             root = await committed(a, 1, session="s")
             other = await committed(b, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.projection.fencing import Fence, Ownership
+from ctxd.projection.ownership_checks import Fence, Ownership
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from tests.unit.sessions.world import World, code_of, record, world
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall
-from ctxd.projection.fencing import Fence, Fences
+from ctxd.projection.ownership_checks import Fence, Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.stored_session import RUN, RecordUsage

@@ -10,8 +10,8 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.projection import owner_record
-from ctxd.projection.fencing import NO_ROW, Fence, Ownership, fence_document
 from ctxd.projection.owner_record import Owner
+from ctxd.projection.ownership_checks import NO_ROW, Fence, Ownership, fence_document
 from ctxd.sharing import session_ownership
 from ctxd.sharing.session_ownership import SessionOwnership
 from ctxd.store.write_types import Write

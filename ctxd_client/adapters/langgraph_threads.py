@@ -27,7 +27,7 @@ from ctxd_client.adapters.commit_log import (
     session_name,
     sessions_of,
 )
-from ctxd_client.adapters.value_deltas import ValueDelta, Values, ValueWalk, difference
+from ctxd_client.adapters.langgraph_deltas import ValueDelta, Values, ValueWalk, difference
 from ctxd_protocol.methods.commits import Commit
 
 AGENT: Final = "langgraph"

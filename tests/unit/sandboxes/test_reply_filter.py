@@ -8,7 +8,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.rpc.caller import Caller
-from ctxd.sandboxes.reply_redaction import redact_reply, viewed
+from ctxd.sandboxes.reply_filter import redact_reply, viewed
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.object_types import FilesystemSource, ObjectVersion
 from ctxd_protocol.session_types import Mount

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.commits import delta_scan as deltas
+from ctxd.commits import delta_secrets as deltas
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.document import decode_content, encode_content

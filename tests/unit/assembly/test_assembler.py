@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.assembly import assemble, render_cache
+from ctxd.assembly import assembler, render_cache
 from ctxd.assembly.append_rendering import KeptWindow, Rendering
 from ctxd.assembly.append_window import AppendWindow
 from ctxd.assembly.assembly_record import Recorded, new_context_id
@@ -110,7 +110,7 @@ async def test_an_unchanged_repeat_is_answered_with_the_record_and_writes_nothin
         before = await head_seq(home)
         assert await home.assemble() == first
         assert await head_seq(home) == before
-        fresh = assemble.Assembler(
+        fresh = assembler.Assembler(
             home.store, home.sessions, home.indexer, home.archive, MODELS, TestClock(), providers={}
         )
         again = await fresh.assemble(live, WriteRequest("context.assemble", "p"))
