@@ -68,7 +68,7 @@ class Caller(Actor, frozen=True):
     @property
     def via(self) -> str:
         """The connection as text: on the host's or a sandbox's socket, and its number."""
-        return f"{'host' if self.capability == 'host' else 'sandbox'} connection {self.connection}"
+        return f"{'sandbox' if self.is_confined else 'host'} connection {self.connection}"
 
     def may_name(self, session: str) -> bool:
         """True if this caller may use ``session``, provided that it exists."""
@@ -79,7 +79,7 @@ class Caller(Actor, frozen=True):
 
 def viewer_of(caller: Caller) -> CommitViewer:
     """Return ``caller`` in the form for operations on commits."""
-    if caller.capability == "host":
+    if not caller.is_confined:
         return CommitViewer(caller, None)
     own = frozenset(() if caller.session is None else (caller.session,))
     return CommitViewer(caller, own if caller.sessions is None else caller.sessions)

@@ -39,7 +39,7 @@ class Subscription:
     if the connection has no room for it; the newest dropped one is sent with ``missed`` once there is room.
     """
 
-    __slots__ = ("_contents", "_dropped", "_held", "_notify", "after", "confined", "live", "number")
+    __slots__ = ("_contents", "_dropped", "_held", "_notify", "after", "is_confined", "live", "number")
 
     def __init__(
         self, number: int, live: LiveSession, after: int, notify: Callable[[str, NoticeEvent], bool], *, confined: bool
@@ -49,7 +49,7 @@ class Subscription:
         self.number = number
         self.live = live
         self.after = after
-        self.confined = confined
+        self.is_confined = confined
         self._notify = notify
         self._contents: dict[str, str | None] = {}
         self._dropped: Notice | None = None
@@ -94,7 +94,7 @@ class Subscription:
         self._dropped = None
 
     def _deliver(self, notice: Notice) -> None:
-        if self.confined:
+        if self.is_confined:
             if notice.change == "updated" and self._contents.get(notice.object) == notice.content_hash:
                 return
             self._contents[notice.object] = notice.content_hash
@@ -264,7 +264,7 @@ class NoticeFeeds:
         for session in self._readers.of(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
                 live = self._live(session)
-                if not subscription.confined:
+                if not subscription.is_confined:
                     subscription.take(_notice(live, document, pending.seq, valid_time, write.session))
                 elif document.id in write.valid_times:
                     # A sandbox may not see imported history: see ``Visibility``.

@@ -50,7 +50,7 @@ class FileOperations(OperationGroup):
             char_count=indexed.char_count,
             receipt=None,
         )
-        if tx.confined:
+        if tx.is_confined:
             result, indexed = as_first_seen(live.state, params.cause, result, indexed)
         if indexed.document is None and not delta:
             tx.basis = indexed.basis
@@ -78,8 +78,8 @@ class FileOperations(OperationGroup):
             content=content,
             policy=live.settings.secrets,
             # Content from a sandbox is its own observation, not a version of a file that other sessions read.
-            observer=params.session if tx.confined else None,
-            knows=live.state.index.__contains__ if tx.confined else None,
+            observer=params.session if tx.is_confined else None,
+            knows=live.state.index.__contains__ if tx.is_confined else None,
         )
         try:
             return await index(cause=params.cause)

@@ -138,10 +138,8 @@ class WriteRequest(msgspec.Struct):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A result that may be sent once ``pending`` is durable; ``result(receipt)`` builds it then.
-
-    ``pending`` None: nothing was written, and ``result(None)`` may be sent at once.
-    """
+    """A result that may be sent once ``pending`` is durable; ``result(receipt)`` builds it then. ``pending`` None:
+    nothing was written, and ``result(None)`` may be sent at once."""
 
     pending: Pending | None
     result: Callable[[Receipt | None], Any]
@@ -566,6 +564,11 @@ class Actor(msgspec.Struct, frozen=True):
     capability: Capability
 
     @property
+    def is_confined(self) -> bool:
+        """True for a sandbox."""
+        return self.capability != "host"
+
+    @property
     def via(self) -> str:
         """The connection of the actor, for the audit log; "daemon" for the daemon itself."""
         return "daemon"
@@ -574,13 +577,12 @@ class Actor(msgspec.Struct, frozen=True):
 class Transaction(msgspec.Struct):
     """One admitted operation: the session under its lock, the request, and its author.
 
-    ``confined``: the ``actor`` is confined, see ``Actor``. ``guard`` captures secrets in the actor's texts. ``basis``,
-    set by the body: journal sequence that must be durable before a result without a write may be sent; 0 for none.
-    """
+    ``is_confined``: of the ``actor``. ``guard`` captures secrets in the actor's texts. ``basis``, set by the body:
+    journal sequence that must be durable before a result without a write may be sent; 0 for none."""
 
     live: LiveSession
     request: WriteRequest
-    confined: bool
+    is_confined: bool
     guard: Guard
     actor: Actor
     basis: int = 0

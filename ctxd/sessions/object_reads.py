@@ -28,15 +28,15 @@ from ctxd_protocol.session_types import ContextLevel
 class Viewer(msgspec.Struct, frozen=True):
     """Scope in which ids are resolved: the session ``live``, or None for full ids only.
 
-    ``confined``: only the index and the infrastructure of the session are visible.
+    ``is_confined``: only the index and the infrastructure of the session are visible.
     """
 
     live: LiveSession | None
-    confined: bool
+    is_confined: bool
 
     def holds(self, id: str) -> bool:
         """Return True if the viewer may see ``id``, whether or not it exists."""
-        if not self.confined:
+        if not self.is_confined:
             return True
         if self.live is None:
             return False
@@ -152,13 +152,13 @@ class Objects:
         return rows
 
     async def _shown(self, viewer: Viewer, stored: Stored) -> Stored | None:
-        if not viewer.confined or viewer.live is None:
+        if not viewer.is_confined or viewer.live is None:
             return stored
         return await self._sessions.visibility.shown(viewer.live, stored)
 
     async def _visible(self, viewer: Viewer, stored: Stored | None, at: AsOf, *, content: bool) -> Stored | None:
         """Return the newest version that ``viewer`` may see, at or before ``stored``, the newest as of ``at``."""
-        if stored is None or not viewer.confined or viewer.live is None:
+        if stored is None or not viewer.is_confined or viewer.live is None:
             return stored
         return await self._sessions.visibility.newest(viewer.live, stored, at, content=content)
 
@@ -287,7 +287,7 @@ class Objects:
         except CtxdError as error:
             if error.code == "ambiguous_id":
                 raise
-            if viewer.confined or (await self._store.heads((text,)))[text] is None:
+            if viewer.is_confined or (await self._store.heads((text,)))[text] is None:
                 raise not_found(text) from error
             return text
 

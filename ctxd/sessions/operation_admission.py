@@ -75,8 +75,9 @@ def admitted(
                     return await result(self, params.session, replay)
                 guard = self.sessions.guard
                 # Secrets in a sandbox's texts get tags of its own: see ``Guard.by``.
-                confined = actor.capability != "host"
-                tx = Transaction(live, request, confined, guard.by(live.session) if confined else guard, actor)
+                if is_confined := actor.capability != "host":  # Not the property: a call less for every write.
+                    guard = guard.by(live.session)
+                tx = Transaction(live, request, is_confined, guard, actor)
                 accepted = await body(self, tx, params)
             if tx.basis:
                 # Outside the lock: the version may be another session's, and no other call here needs to wait for it.
@@ -90,7 +91,7 @@ def admitted(
 
 def _require_datable(sessions: Sessions, actor: Actor, valid_time: int) -> None:
     """Raises: CtxdError invalid_params unless ``actor`` may write at ``valid_time``."""
-    if actor.capability != "host":
+    if actor.is_confined:
         message = "valid_time is for the host's own connections: a sandbox records what is so now"
         raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
     sessions.store.require_past((valid_time,))

@@ -117,7 +117,7 @@ async def found_for(
     and rights, so that its newest version is one that the sandbox may see. Raises: as ``freshen``. Cancel: safe.
     """
     found = await find()
-    if not tx.confined:
+    if not tx.is_confined:
         return found
     live, request = tx.live, tx.request.without_id()
     compared: set[str] = set()

@@ -43,18 +43,18 @@ class ToolcallOperations(OperationGroup):
         events = () if params.chat == "none" else _events(params)
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
-        if size <= INLINE_CHARS_MAX and not tx.confined:
+        if size <= INLINE_CHARS_MAX and not tx.is_confined:
             params = toolcall_captured(capture, params)
         else:
-            params = await off_loop(size, partial(toolcall_captured, capture, params), confined=tx.confined)
+            params = await off_loop(size, partial(toolcall_captured, capture, params), confined=tx.is_confined)
         found = capture.secrets
         if events and found is not None and found.found:
-            events = await captured(tx.guard, live.settings.secrets, events, confined=tx.confined)
+            events = await captured(tx.guard, live.settings.secrets, events, confined=tx.is_confined)
         make = partial(toolcall_document, live.state, live.session, params, found)
         early = None
         if size > INLINE_CHARS_MAX:
             early = await self._kept(tx, params.id, size, make)
-        id, head = await self._place(live, params.id, tx.confined)
+        id, head = await self._place(live, params.id, tx.is_confined)
         if id not in live.state.index:
             if head is not None:
                 raise _conflict(params.id)
@@ -86,7 +86,7 @@ class ToolcallOperations(OperationGroup):
 
         Raises: CtxdError purged before anything is stored: purged text must not reach the disk, not even briefly.
         """
-        id, head = await self._place(tx.live, own_id, tx.confined)
+        id, head = await self._place(tx.live, own_id, tx.is_confined)
         if id in tx.live.state.index and head is not None and is_purged(head.document):
             raise purged(id)
         return await self.store.keep(await off_loop(size, partial(make, own_id)))

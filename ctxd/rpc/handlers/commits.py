@@ -20,7 +20,7 @@ class CommitCalls:
         self._artifacts = artifacts
 
     async def commit_checkpoint(self, caller: Caller, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
-        if params.artifact is not None and caller.capability == "host":
+        if params.artifact is not None and not caller.is_confined:
             params = msgspec.structs.replace(params, artifact=await self._artifacts.address(params.artifact))
         return await self._commits.checkpoint(viewer_of(caller), params, call)
 

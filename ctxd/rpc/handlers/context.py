@@ -50,7 +50,7 @@ class ContextCalls:
 
     async def _seen_by(self, caller: Caller, session: str, assembled: Assembled) -> Assembled:
         """``assembled`` for ``caller``: a sandbox gets no times from before it first saw a file."""
-        if caller.capability == "host":
+        if not caller.is_confined:
             return assembled
         live = await self._sessions.live(session)
         blocks = await self._sessions.visibility.dated(live, assembled.context.blocks)
@@ -61,9 +61,10 @@ class ContextCalls:
         wanted = None if params.format == "blocks" or params.format == "text" else params.format
         form = Wanted(wanted, params.model, params.max_tokens)
         if params.tools:
-            confined = caller.capability != "host"
-            guard = self._sessions.guard.by(live.session) if confined else self._sessions.guard
-            tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools, confined=confined)
+            guard = self._sessions.guard.by(live.session) if caller.is_confined else self._sessions.guard
+            tools, secrets = await declarations_captured(
+                guard, live.settings.secrets, params.tools, confined=caller.is_confined
+            )
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
         target = None
@@ -106,7 +107,7 @@ class ContextCalls:
     async def context_why(self, caller: Caller, params: WhyParams) -> Accepted:
         live = await self._sessions.live(params.session)
         id = resolve(live.state, params.session, params.object)
-        if caller.capability != "host" and await self._sessions.visibility.hidden(live, [id]):
+        if caller.is_confined and await self._sessions.visibility.hidden(live, [id]):
             message = f"no object id={params.object} in the index of session {params.session}"
             raise CtxdError("not_in_index", message, hint="Give an id from object.list.")
         found = await explain(live, id, self._archive)

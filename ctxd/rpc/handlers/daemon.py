@@ -44,7 +44,7 @@ class DaemonCalls:
             message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
         # Only a caller with full authority may make the daemon refuse writes.
-        if params.last_receipt is not None and params.journal == self._journal and caller.capability == "host":
+        if params.last_receipt is not None and params.journal == self._journal and not caller.is_confined:
             self._check_witness(params.last_receipt)
         return HelloResult(
             server=SERVER_NAME,
@@ -54,7 +54,7 @@ class DaemonCalls:
             limits=caller.limits or self._limits,
             incarnation=self._incarnation,
             journal=self._journal,
-            descriptors=caller.capability == "host",
+            descriptors=not caller.is_confined,
         )
 
     async def rpc_discover(self, _: Caller, params: Nothing) -> msgspec.Raw:

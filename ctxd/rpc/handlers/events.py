@@ -38,7 +38,7 @@ class EventCalls:
             message = f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions"
             raise CtxdError("too_large", message, hint="Unsubscribe, or open another connection.")
         subscription = await self._notices.subscribe(
-            params.session, params.after, caller.notify, confined=caller.capability != "host"
+            params.session, params.after, caller.notify, confined=caller.is_confined
         )
         is_first = caller.connection not in self._open
         self._open.setdefault(caller.connection, {})[subscription.number] = subscription

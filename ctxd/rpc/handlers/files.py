@@ -28,5 +28,5 @@ class FileCalls:
             filesystem_id=source.filesystem_id,
             display_path=live.mounts.display(source),
             # A sandbox must not learn which files other sessions know.
-            known=head is not None if caller.capability == "host" else id in live.state.index,
+            known=id in live.state.index if caller.is_confined else head is not None,
         )

@@ -57,7 +57,7 @@ class ObjectCalls:
         self._store = sessions.store
 
     async def object_get(self, caller: Caller, params: wire.ObjectGetParams) -> Accepted:
-        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=caller.is_confined)
         at = AsOf.given(params.valid_time, params.tx)
         stored = await self._objects.version(
             viewer, params.object, at, content=params.content, size_max=caller.reply_bytes_max
@@ -66,7 +66,7 @@ class ObjectCalls:
         return Accepted(viewer.live.barrier if viewer.live else None, lambda _: result)
 
     async def object_bulk(self, caller: Caller, params: wire.ObjectBulkParams) -> wire.ObjectBulkResult:
-        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=caller.is_confined)
         at = AsOf.given(params.valid_time, params.tx)
         found: dict[str, Stored] = {}
         size = 0
@@ -86,7 +86,7 @@ class ObjectCalls:
         )
 
     async def object_history(self, caller: Caller, params: wire.ObjectHistoryParams) -> wire.ObjectHistoryResult:
-        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=caller.is_confined)
         rows, more = await self._objects.history(
             viewer,
             params.object,
@@ -98,7 +98,7 @@ class ObjectCalls:
         return wire.ObjectHistoryResult(versions=tuple(rows), next_cursor=cursor)
 
     async def object_list(self, caller: Caller, params: wire.ObjectListParams) -> Accepted:
-        viewer = await self._objects.viewer(params.session, confined=_is_confined(caller))
+        viewer = await self._objects.viewer(params.session, confined=caller.is_confined)
         if viewer.live is None:
             return Accepted(None, _always(await self._list_all(params)))
         found, end, barrier = await self._objects.of_session(
@@ -279,10 +279,6 @@ def _require_short(size: int, caller: Caller) -> None:
     if caller.reply_bytes_max is not None and size > caller.reply_bytes_max:
         message = f"the objects have more than {caller.reply_bytes_max:,} characters together"
         raise CtxdError("too_large", message, hint="Ask for fewer objects at once, or without content.")
-
-
-def _is_confined(caller: Caller) -> bool:
-    return caller.capability != "host"
 
 
 def _shown(stored: Stored, live: LiveSession | None, *, content: bool) -> ObjectVersion:

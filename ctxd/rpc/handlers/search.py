@@ -16,7 +16,7 @@ class SearchCalls:
         self._search = search
 
     async def search_query(self, caller: Caller, params: wire.SearchQueryParams) -> wire.SearchQueryResult:
-        if caller.capability == "host":
+        if not caller.is_confined:
             return await self._search.query(params)
         if params.session is None:
             raise CtxdError("session_not_found", "there is no session to search", hint="Name a session.")

@@ -133,7 +133,7 @@ class _SessionCalls:
 
     async def session_notices(self, caller: Caller, params: wire.NoticesParams) -> wire.NoticesResult:
         found, after = await self._notices.since(
-            params.session, params.after, params.limit, confined=caller.capability != "host"
+            params.session, params.after, params.limit, confined=caller.is_confined
         )
         return wire.NoticesResult(notices=tuple(found), next_after=after)
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from ctxd.assembly import append_window
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.epoch_history import EpochHistory
+from ctxd.assembly.recorded_epochs import EpochHistory
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
 from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.request_target import RequestTarget, Wanted
