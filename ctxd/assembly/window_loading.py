@@ -250,7 +250,7 @@ class WindowReader:
 
     async def _contents(self, refs: Collection[str], bound: ReadBound) -> dict[str, Content]:
         if len(refs) > _UNMEASURED_MAX:
-            sizes = await self._store.commits(partial(commit_index.content_sizes, refs=refs))
+            sizes = await self._store.read_index(partial(commit_index.content_sizes, refs=refs))
             bound.take(sum(sizes.values()))
         return await self._store.contents(refs)
 

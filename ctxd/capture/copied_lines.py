@@ -156,7 +156,7 @@ class CopyDetector:
             yield from plan.add(line)
         else:
             self._held.append((plan.reserve(line), line))
-            self._size += len(line.kept)
+            self._size += len(line.to_store)
             if self._size > _HELD_BYTES_MAX:
                 yield from self.rest(plan)
 
@@ -189,7 +189,7 @@ class CopyDetector:
                 plan.skip(line, self._plan, place, here)
             else:
                 self._held.append((here, line))
-                self._size += len(line.kept)
+                self._size += len(line.to_store)
 
     def _is_inherited(self, record: Record) -> bool:
         """True for a line that a sub-agent of codex has from its caller, even if the caller has no equal line."""
@@ -198,7 +198,7 @@ class CopyDetector:
 
     def _place(self, line: SourceLine, number: int, *, is_keyed: bool) -> int | None:
         """Return the place of the line of the origin that ``line`` copies, None without one."""
-        if not line.kept or (self._is_selection and not is_keyed):
+        if not line.to_store or (self._is_selection and not is_keyed):
             return None
         if self._is_selection:
             return self._selected(line.record or {})
@@ -221,7 +221,7 @@ class CopyDetector:
         """Return the place of an equal line without an id, before the origin's next line with an id."""
         self._next_keyed()
         for position, (place, theirs) in enumerate(self._ahead):
-            if theirs.kept == line.kept or _is_same_session(theirs.record, line.record):
+            if theirs.to_store == line.to_store or _is_same_session(theirs.record, line.record):
                 for _ in range(position + 1):
                     self._ahead.popleft()
                 return place

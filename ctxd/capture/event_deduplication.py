@@ -117,7 +117,7 @@ class RecordedEvents:
         """Set ``continued_at`` at the first line that continues the session, and return True for it: after all of the
         session's prompts, the next prompt of the conversation, or any line if a hand-over began the source; or the line
         found by an earlier import."""
-        if self.newest is None or not line.kept or self._is_within or line.end < self.continued_at:
+        if self.newest is None or not line.to_store or self._is_within or line.end < self.continued_at:
             return False
         is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
         if line.end != self.continued_at and not (is_first and self.is_over):
@@ -162,7 +162,7 @@ class RecordedEvents:
         session has all of it."""
         if line.end <= self.written:
             self.left_out += 1
-            return line._replace(kept=b"")
+            return line._replace(to_store=b"")
         if line.end <= self.since or line.record is None:
             return line
         known = self.meet(events)
@@ -170,13 +170,13 @@ class RecordedEvents:
         if not known:
             return line
         if self._is_within:
-            self._first_line = self._first_line or line.kept
+            self._first_line = self._first_line or line.to_store
             return line
         if len(known) == len(events) and not any(map(_has_attachments, known)):
             self.left_out += 1
-            return line._replace(kept=b"")
+            return line._replace(to_store=b"")
         record = _trimmed(line.record, known)
-        return line._replace(kept=msgspec.json.encode(record) + b"\n", record=record)
+        return line._replace(to_store=msgspec.json.encode(record) + b"\n", record=record)
 
     def _meet(self, event: Event) -> bool:
         for key in self._known_as(event):

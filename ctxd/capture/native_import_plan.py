@@ -113,7 +113,7 @@ class TranscriptPlan:
         """Take the next line of the source, and yield the commits that are due before and after it. ``place``: returned
         by ``reserve`` for this line."""
         place = self.reserve(line) if place is None else place
-        if not line.kept:
+        if not line.to_store:
             return
         record = line.record or {}
         events: list[Event] = [OpaqueEvent(kind="damaged")]
@@ -123,7 +123,7 @@ class TranscriptPlan:
         if self.recorded is not None:
             line, events = self._unrecorded(self.recorded, line, events)
             record = line.record or {}
-            if not line.kept:
+            if not line.to_store:
                 self._pass_over(id, record)
                 return
         self._to = None
@@ -138,7 +138,7 @@ class TranscriptPlan:
         compaction = replacement_in(events)
         if compaction is not None:
             yield from self._cut_before_boundary(branch)
-        self._append(branch, place, line.kept, events)
+        self._append(branch, place, line.to_store, events)
         branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
         self._note_kept(record)
         if id is not None and self._nodes.setdefault(hash(id), place) == place:
@@ -153,7 +153,7 @@ class TranscriptPlan:
         """Return the part of ``line`` and its ``events`` that the session lacks. The first line that continues the
         session begins a chain of its own."""
         found = recorded.without(line, events)
-        if found.kept and found.record is not None and found.record is not line.record:
+        if found.to_store and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
         if not self._is_continued and recorded.note_continuing(found, events):
             self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)

@@ -39,8 +39,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is no copy.
     ``newest``: the last commit of its main chain, empty if it has none of its own. ``whole``: the bytes that were
     imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
-    of the first line that continues the session. ``kept``: the bytes that an earlier parser version planned, whose
-    deltas are kept.
+    of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,
+    whose deltas are kept.
     """
 
     parser: int
@@ -61,7 +61,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     newest: str = ""
     whole: int = 0
     continued_at: int = 0
-    kept: int = 0
+    planned_before: int = 0
 
 
 class ImportRecord:

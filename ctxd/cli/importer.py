@@ -73,7 +73,7 @@ class _Planned(NamedTuple):
     batches: CommitBatches
     done: SourceReading
     stat: Stat | None
-    goes_on: bool = False
+    is_continuation: bool = False
     """The plan continues the commits of an earlier import, which are not known one by one."""
 
 
@@ -86,16 +86,16 @@ class TranscriptImport:
         harness: HarnessCommand,
         *,
         dry_run: bool = False,
-        goes_on: bool = False,
+        watch: bool = False,
         progress: Callable[[str], None],
     ) -> None:
-        """``goes_on``: ``run`` will be called again, so the newest plans are kept."""
+        """``watch``: ``run`` will be called again, so the newest plans are kept."""
         self._client = client
         self._harness = harness
         self._dry_run = dry_run
         self._progress = progress
         self._clock = SystemClock()
-        self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
+        self._record = ImportRecord(client, harness, saved_every_s=60.0 if watch else 10.0)
         self._records = self._record.sources
         self._sessions: set[str] = set()
         # Recorded facts of the sessions without events of their own, as read in this run.
@@ -103,7 +103,7 @@ class TranscriptImport:
         self._plans: dict[str, _Planned] = {}
         self._planned_lines = 0
         self._under_way: set[str] = set()
-        self._goes_on = goes_on
+        self._is_watch = watch
         self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
@@ -150,7 +150,7 @@ class TranscriptImport:
             self._take_plan(path)
         self._note_databases()
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
-        await self.save(when_due=self._goes_on and not self._record.has_new)
+        await self.save(when_due=self._is_watch and not self._record.has_new)
         self.result.sessions.sort()
         return self.result
 
@@ -168,7 +168,7 @@ class TranscriptImport:
                 await self._ensure_imported(path)
                 await self.save(when_due=True)
             for path in group:
-                if (planned := self._take_plan(path)) is not None and self._goes_on:
+                if (planned := self._take_plan(path)) is not None and self._is_watch:
                     self._live[path] = planned
             while len(self._live) > _LIVE_MAX:
                 self._live.pop(next(iter(self._live)))
@@ -283,7 +283,7 @@ class TranscriptImport:
         stat = None if is_stamped else await await_stable(source.file, last, self._clock)
         recorded = await self._recorded(source, record)
         planned, copies = await self._new_or_kept_plan(source, record, stat, recorded)
-        if not planned.goes_on:
+        if not planned.is_continuation:
             await keep_cuts(self._client, source, planned.done)
         await self._learn_ends(planned)
         planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
@@ -312,7 +312,9 @@ class TranscriptImport:
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
             done = SourceReading(record, None if source.agent else SessionFacts(source.format))
             if (before := await self._imported_before(source, record)) is not None:
-                return _Planned(source, plan, batches, done, stat, goes_on=True), CopyDetector(source, (source, before))
+                return _Planned(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
+                    source, (source, before)
+                )
             return _Planned(source, plan, batches, done, stat), await self._copies(source)
         live.done.continue_reading(live.plan)
         if recorded is not None and live.plan.recorded is not None:
@@ -386,7 +388,7 @@ class TranscriptImport:
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()
-        record.parser, record.kept = PARSER, 0 if is_rewritten else done.kept
+        record.parser, record.planned_before = PARSER, 0 if is_rewritten else done.planned_before
         if plan.recorded is None:
             record.unrecorded = done.size
         else:
@@ -460,7 +462,7 @@ class TranscriptImport:
         if record.copy_end is None or not record.newest:
             return None
         origin = await self._ensure_imported(record.copy_end.path) if record.copy_end.path != source.path else None
-        if origin is not None and not origin.goes_on:
+        if origin is not None and not origin.is_continuation:
             return None
         with suppress(ValueError):
             return ImportedLines(source, record.size, record.digest, record.newest)
@@ -498,7 +500,7 @@ class TranscriptImport:
         # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
-        if planned.source.agent and valid_time is not None and not self._goes_on:
+        if planned.source.agent and valid_time is not None and not self._is_watch:
             # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
             # continues. In a watch, the conversation is still under way and continues after its sub-agents.
             valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
@@ -539,7 +541,7 @@ class TranscriptImport:
             source = self._found_again(path)
             if source is not None:
                 starts = (each.start for each in wanted if each.source == path)
-                yield from (line.kept for line in lines_at(source, starts))
+                yield from (line.to_store for line in lines_at(source, starts))
 
     async def _create(self, source: Transcript) -> None:
         """Create the session of a source, paused, unless it exists. Raises: CallFailed."""
@@ -582,7 +584,7 @@ def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | 
         if unseen > _TURN_BYTES:
             yield None
             unseen = 0
-        plan.keeps_cuts = line.end <= done.kept
+        plan.keeps_cuts = line.end <= done.planned_before
         yield from copies.taken(plan, line)
         if done.take(line):
             yield from copies.release(plan)

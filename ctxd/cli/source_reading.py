@@ -65,7 +65,7 @@ class SourceReading:
         """The journal sequence of the session's newest commit when the deltas of other imports were last read."""
         self.ends = set(record.ends)
         """Line ends at which another import ended a delta."""
-        self.kept = record.kept
+        self.planned_before = record.planned_before
         """The bytes that an earlier parser version planned, whose deltas keep their ends."""
         self._learnt: dict[bytes, set[int]] = {}
         self._hash = blake3()
@@ -91,7 +91,7 @@ class SourceReading:
             self._update()
         self.size = line.end
         self.tail = (self.tail + line.source)[-_TAIL_BYTES:]
-        self.lines += bool(line.kept)
+        self.lines += bool(line.to_store)
         self.is_level = self.size == self.record.size and self.digest() == self.record.digest
         if self.is_level:
             self.is_same = True
@@ -108,7 +108,7 @@ class SourceReading:
         if STATE in (line.record or ()):
             return False
         size, is_repeating = pending
-        sizes = self._learnt.get(_last_line(line.kept), ()) if self._learnt and size else ()
+        sizes = self._learnt.get(_last_line(line.to_store), ()) if self._learnt and size else ()
         if size in sizes or (is_repeating and any(size < each for each in sizes)):
             self.ends.add(line.end)
         return line.end in self.ends
@@ -138,7 +138,7 @@ async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -
                     return  # It was purged, or is too long: its end is unknown.
                 done.learn(each.data)
             left = left[len(deltas) :]
-        done.kept = record.size
+        done.planned_before = record.size
 
 
 def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:

@@ -57,7 +57,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
         last, inside = "", None
         if self.stop not in ("compaction", "root"):
             last = entity_id(self.stop)
-            ids = await store.commits(lambda connection: commit_index.chain(connection, self.tip, last=last))
+            ids = await store.read_index(lambda connection: commit_index.chain(connection, self.tip, last=last))
             if not ids or ids[-1] != last:
                 message = (
                     f"commit {self.stop} is no ancestor of {commit_id(self.tip)}: {len(ids)} commits were followed"
@@ -69,7 +69,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
         # A damaged parent may form a cycle.
         while at and at not in seen:
             seen.add(at)
-            found, at = await store.commits(partial(self._step, at=at, last=last, inside=inside))
+            found, at = await store.read_index(partial(self._step, at=at, last=last, inside=inside))
             seen.update(entity_id(each.commit) for each in found if isinstance(each, Walked))
             chain += found
         return chain

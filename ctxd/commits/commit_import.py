@@ -92,7 +92,7 @@ class CommitImports(Commits):
 
     async def _there(self, session: str, refs: set[str]) -> dict[_Place, str]:
         """The commits of ``session`` with one of the contents ``refs``."""
-        ids = await self.store.commits(partial(commit_index.holding, session=session, refs=refs))
+        ids = await self.store.read_index(partial(commit_index.holding, session=session, refs=refs))
         heads = (await self.store.heads(ids)).values() if ids else ()
         return {
             _place(read_fields(head), head.content_ref): commit_id(head.document.id)

@@ -282,7 +282,7 @@ class Commits(CommitReads):
                 session=fields.session,
                 without_session=fields.session is None,
             )
-            places = await self.store.commits(lambda connection: commit_index.list_commits(connection, same, 1))
+            places = await self.store.read_index(lambda connection: commit_index.list_commits(connection, same, 1))
             stored, *holders = await self._current(viewer, params.commit, *(commit_id(place.id) for place in places))
             has = commit_id(holders[0].document.id) if holders else ""
             if params.expected is not None and has != params.expected:

@@ -119,7 +119,7 @@ class CommitReads:
         query = partial(
             commit_index.chain_beyond, tip=tip, sessions=viewer.sessions, to_boundary=to_boundary, last=last
         )
-        beyond = await self.store.commits(query)
+        beyond = await self.store.read_index(query)
         for session in viewer.sessions if beyond else ():
             chain = await self._inherited(session)
             beyond = [(id, tx) for id, tx in beyond if id not in chain.ids or tx > chain.tx]
@@ -136,7 +136,7 @@ class CommitReads:
         settings = self._sessions.catalog.settings(session)
         # The walk stops at a boundary for a conversation that became a chat, and at the root for a fork.
         chain = partial(commit_index.chain, tip=first.document.id, to_boundary=settings.base is None)
-        ids = frozenset(await self.store.commits(chain))
+        ids = frozenset(await self.store.read_index(chain))
         made = (await self.store.history(first.document.id, page=Page(limit=1)))[0].tx
         inherited = _Inherited(ids, made if settings.base is None else max(made, settings.base.tx))
         self._inheritances[session] = inherited
@@ -158,7 +158,7 @@ class CommitReads:
                 break
             session, tx = settings.base.session, settings.base.tx if tx is None else min(tx, settings.base.tx)
             wanted = CommitFilter(session=session, tx=tx)
-            if (found := await self.store.commits(partial(commit_index.newest, wanted=wanted))) is not None:
+            if (found := await self.store.read_index(partial(commit_index.newest, wanted=wanted))) is not None:
                 return found
         return None
 
@@ -169,7 +169,7 @@ class CommitReads:
         """
         found = await self.find(viewer, params.commit)
         id = entity_id(params.commit)
-        children = await self.store.commits(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
+        children = await self.store.read_index(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
         heads = await self.store.heads((id, *children))
         seen = await self.visible(viewer, heads)
         visible = [commit_id(child) for child in children if child in seen]
@@ -184,7 +184,7 @@ class CommitReads:
         """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
         await self.find(viewer, params.commit)
         tip = entity_id(params.commit)
-        ids = await self.store.commits(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
+        ids = await self.store.read_index(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
         found = _short(await self.find_all(viewer, ids))
         return wire.CommitHistoryResult(
             commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
@@ -210,7 +210,7 @@ class CommitReads:
         listed = partial(
             commit_index.list_commits, wanted=wanted, limit=params.limit + 1, oldest_first=params.oldest_first
         )
-        places = await self.store.commits(listed)
+        places = await self.store.read_index(listed)
         page = places[: params.limit]
         found = _short(await self.find_all(viewer, [place.id for place in page]))
         last = page[len(found) - 1] if found else None
@@ -229,7 +229,7 @@ class CommitReads:
         wanted = [entity_id(commit) for commit in params.commits]
         found = {stored.document.id: stored for stored in await self.find_all(viewer, wanted)}
         refs = {id: stored.content_ref for id, stored in found.items() if stored.content_ref is not None}
-        sizes = await self.store.commits(partial(commit_index.content_sizes, refs=refs.values()))
+        sizes = await self.store.read_index(partial(commit_index.content_sizes, refs=refs.values()))
         read: list[str] = []
         left = PIECE_BYTES_MAX
         for number, id in enumerate(wanted):
@@ -278,7 +278,7 @@ class CommitReads:
         if params.session is not None and params.assembly is not None:
             found = await self._before_assembly(params.session, params.assembly, wanted)
         else:
-            found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
+            found = await self.store.read_index(partial(commit_index.newest, wanted=wanted))
         if found is None and params.session is not None:
             first = await self.first(params.session)
             found = first if first is not None and _is_wanted(read_fields(first), wanted) else None
@@ -301,7 +301,9 @@ class CommitReads:
             raise CtxdError("assembly_not_found", message, hint="context.list has the assemblies there are.")
         wanted = msgspec.structs.replace(wanted, tx=record.tx)
         while True:
-            places = await self.store.commits(partial(commit_index.list_commits, wanted=wanted, limit=_HEADS_AT_ONCE))
+            places = await self.store.read_index(
+                partial(commit_index.list_commits, wanted=wanted, limit=_HEADS_AT_ONCE)
+            )
             for head in (await self.store.heads([place.id for place in places])).values():
                 # A checkpoint imported from another host may be in an earlier row than the assembly.
                 position = None if head is None else read_fields(head).position
@@ -321,7 +323,7 @@ class CommitReads:
         end = end_of_turn(live, turn)
         if end is None:
             return tip
-        ids = await self.store.commits(partial(commit_index.chain, tip=tip.document.id))
+        ids = await self.store.read_index(partial(commit_index.chain, tip=tip.document.id))
         for some in batched(ids, _HEADS_AT_ONCE):
             for id, head in (await self.store.heads(some)).items():
                 position = None if head is None else read_fields(head).position

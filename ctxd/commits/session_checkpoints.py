@@ -274,7 +274,9 @@ class SessionCheckpoints:
         before: tuple[int, int] | None = None
         while True:
             wanted = CommitFilter(session=session, before=before, tx=made_by)
-            places = await self._store.commits(partial(commit_index.list_commits, wanted=wanted, limit=PAGE_ITEMS_MAX))
+            places = await self._store.read_index(
+                partial(commit_index.list_commits, wanted=wanted, limit=PAGE_ITEMS_MAX)
+            )
             for stored in (await self._store.bulk([place.id for place in places])).values():
                 fields = read_fields(stored)
                 if first.commit is None:

@@ -176,7 +176,7 @@ class SessionStart:
         before: tuple[int, int] | None = None
         while True:
             wanted = msgspec.structs.replace(wanted, before=before)
-            places = await self._store.commits(partial(commit_index.list_commits, wanted=wanted, limit=_PAGE))
+            places = await self._store.read_index(partial(commit_index.list_commits, wanted=wanted, limit=_PAGE))
             for stored in (await self._store.heads([place.id for place in places])).values():
                 if stored is None:
                     continue
@@ -204,7 +204,7 @@ class SessionStart:
             found.append((last if is_imported else max(last, await self._last_write(session)), session))
         for _, session in sorted(found, reverse=True):
             await self._checkpoints.checkpoint(session, "explicit")
-            newest = await self._store.commits(partial(commit_index.newest, wanted=CommitFilter(session=session)))
+            newest = await self._store.read_index(partial(commit_index.newest, wanted=CommitFilter(session=session)))
             if newest is not None:
                 return commit_id(newest.document.id)
         message = f"{principal} has no work in the project at {directory}"

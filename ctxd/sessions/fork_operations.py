@@ -188,7 +188,7 @@ class ForkOperations(OperationGroup):
             return session, at, None
         # Of several commits in one write, only the last holds the whole chat up to that position.
         newest = CommitFilter(session=session, tx=at.tx, until=fields.at)
-        last = await self.store.commits(partial(commit_index.newest, wanted=newest))
+        last = await self.store.read_index(partial(commit_index.newest, wanted=newest))
         if last is None or msgspec.convert(last.document.payload, Fields).position != fields.position:
             return session, at, None
         return session, end, ContinuedCommit(commit_id(last.document.id), fields.position)
@@ -220,7 +220,7 @@ class ForkOperations(OperationGroup):
 
     async def _chain(self, tip: str, last: str = "") -> list[str]:
         walk = partial(commit_index.chain, tip=entity_id(tip), last=entity_id(last) if last else "")
-        return await self.store.commits(walk)
+        return await self.store.read_index(walk)
 
     async def _segments(self, session: str, at: AsOf) -> int:
         """Return the number of segments of ``session`` as of ``at``, by bisection: later segments have later times."""

@@ -149,7 +149,7 @@ async def _purge_imported(
 async def _quoting(store: VersionStore, id: str) -> list[str]:
     """Return the component texts that were made from ``id``: their sources are files and entries only. Cost: that of
     the result, by index."""
-    texts = await store.commits(lambda connection: component_text_index.made_from(connection, id))
+    texts = await store.read_index(lambda connection: component_text_index.made_from(connection, id))
     heads = await store.heads(texts) if texts else {}
     return [stored.document.id for stored in heads.values() if stored is not None and not is_purged(stored.document)]
 

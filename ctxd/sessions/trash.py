@@ -94,7 +94,7 @@ class Trash:
         async with self._collecting:
             sessions, clock = self._sessions, self._sessions.clock
             longer_than = silence_ms_max(params.keep_ms)
-            silences = await self._store.commits(partial(purge.find_time_gaps, longer_than=longer_than))
+            silences = await self._store.read_index(partial(purge.find_time_gaps, longer_than=longer_than))
             ages = _Ages(clock.wall_ms(), self._store.newest_valid_time, silences, params.keep_ms)
             ends = clock.monotonic() + WORK_S
             found: list[wire.CollectedSession] = []
@@ -144,7 +144,7 @@ class Trash:
         if not params.dry_run:
             emptied = await self._empty(actor, session, head)
             return msgspec.structs.replace(emptied, age_ms=age, confirmed_ms=confirmed)
-        size = await self._store.commits(partial(purge.reclaimable, ids=await self._parts(session)))
+        size = await self._store.read_index(partial(purge.reclaimable, ids=await self._parts(session)))
         return msgspec.structs.replace(made, action="emptied", bytes=size)
 
     def _reason_to_keep(self, session: str) -> wire.KeepReason | None:
@@ -186,7 +186,7 @@ class Trash:
             if not await self._mark(actor, await self._sessions.live(session), head):
                 return wire.CollectedSession(session=session, action="kept", reason="forked")
         ids = await self._parts(session)
-        size = await self._store.commits(partial(purge.reclaimable, ids=ids))
+        size = await self._store.read_index(partial(purge.reclaimable, ids=ids))
         for some in batched(ids, ENTITIES_AT_ONCE):
             await self._purge(actor, PurgeRequest(some, str, reclaimed=session))
             hit("trash.purge")
@@ -227,12 +227,12 @@ class Trash:
         prefixes = (entries_prefix, component_texts_prefix, assemblies_prefix, segments_prefix)
         own: list[str] = [*await self._objects(session), system_prompt_id(session)]
         for prefix in prefixes:
-            own += await self._store.commits(partial(purge.entities, prefix=prefix(session)))
+            own += await self._store.read_index(partial(purge.entities, prefix=prefix(session)))
         return [*await self._checkpoints(session), *own]
 
     async def _checkpoints(self, session: str) -> list[str]:
         """Return the commits that the daemon made of ``session`` and that no tag, session or kept commit reaches."""
-        found = await self._store.commits(partial(commit_index.named_commits, session=session))
+        found = await self._store.read_index(partial(commit_index.named_commits, session=session))
         made: dict[str, bool] = {}
         for some in batched((each.id for each in found), _FILES_AT_ONCE):
             for id, head in (await self._store.heads(some)).items():
@@ -252,7 +252,7 @@ class Trash:
     async def _objects(self, session: str) -> list[str]:
         """Return the tool calls and observed files that only ``session`` knows; none once its first segment is purged,
         as they were purged before it."""
-        own = await self._store.commits(partial(purge.entities, prefix=segments_prefix(session)))
+        own = await self._store.read_index(partial(purge.entities, prefix=segments_prefix(session)))
         first = (await self._store.heads(own[:1])).get(own[0]) if own else None
         if first is None or is_purged(first.document):
             return []
@@ -267,7 +267,7 @@ class Trash:
                 source = None if stored is None else filesystem_source(stored.document.source)
                 if source is not None and source.filesystem_id == observations(session):
                     found.append(id)
-        return list(await self._store.commits(partial(purge.unknown_elsewhere, ids=found, session=session)))
+        return list(await self._store.read_index(partial(purge.unknown_elsewhere, ids=found, session=session)))
 
 
 def _without_content(head: SessionHead) -> SessionHead:

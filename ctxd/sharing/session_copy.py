@@ -121,7 +121,7 @@ class LocalSession:
 
     async def commits_of(self, session: str) -> list[str]:
         """See ``SessionSource.commits_of``."""
-        return await self._store.commits(partial(commit_index.of_session, session=session))
+        return await self._store.read_index(partial(commit_index.of_session, session=session))
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""

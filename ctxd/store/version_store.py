@@ -550,7 +550,7 @@ class VersionStore:
             texts |= found
         return {ref: texts[ref] for ref in wanted}
 
-    async def commits(self, query: Callable[[Connection], T]) -> T:
+    async def read_index(self, query: Callable[[Connection], T]) -> T:
         """The result of ``query``, which reads an index, or calls ``purge``. Raises and cancel: as ``get``."""
         return await self._read(lambda: query(self._reader.connection))
 

@@ -339,7 +339,7 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     is_empty = True
     with open_source(path) as file:
         for number, line in enumerate(source_lines(file), 1):
-            is_empty = is_empty and not line.kept
+            is_empty = is_empty and not line.to_store
             if line.record is not None:
                 records.append(line.record)
             # Damaged lines or a long line may precede the first record.

@@ -39,14 +39,14 @@ DIGEST_BYTES: Final = 16
 
 
 class SourceLine(NamedTuple):
-    """One line: ``end``, the byte of the source after it; ``kept``, the bytes to store; its record; and its own bytes.
+    """One line: ``end``, the byte of the source after it; the bytes ``to_store``; its record; and its own bytes.
 
     ``record`` is None for a line that is not a JSON object; its text is stored inside an object. If an entry of pi is
     in parts, the record of the first part has its parent, and that of the last part its id, which its children follow.
     """
 
     end: int
-    kept: bytes
+    to_store: bytes
     record: Record | None
     source: bytes
 
@@ -80,7 +80,7 @@ class _Unpacked(BufferedReader):
 
 def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
     """Yield the complete lines of ``file`` from byte ``start`` on, at which a line must begin. Blank lines have an
-    empty ``kept``; a byte order mark is not part of the first line.
+    empty ``to_store``; a byte order mark is not part of the first line.
 
     Memory: a few times ``LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
     """

@@ -120,7 +120,7 @@ def test_a_watch_reads_an_origin_again_and_its_order_outlives_it(
 
     async def run() -> None:
         async with connect(daemon.socket) as connected:
-            watch = TranscriptImport(connected, "claude", goes_on=True, progress=lambda _: None)
+            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
             made.append((await watch.run([tmp_path])).commits)
             fork.ids, fork.last = {**claude.ids}, claude.last
             copy = write(tmp_path / f"{fork.session}.jsonl", [*copied, *fork.turn("c", "d")])

@@ -332,7 +332,7 @@ def test_a_watch_dates_a_sub_agent_for_which_the_conversation_waits_as_it_ran(
 
     async def run() -> None:
         async with connect(daemon.socket) as connected:
-            await TranscriptImport(connected, "claude", goes_on=True, progress=lambda _: None).run([tmp_path])
+            await TranscriptImport(connected, "claude", watch=True, progress=lambda _: None).run([tmp_path])
 
     anyio.run(run)
     (chain,) = [each for each in commits(client, claude.id).values() if each.thread_id]
@@ -448,7 +448,7 @@ def test_imports_of_a_file_that_grows_while_it_is_read_have_each_line_once_in_on
 
     async def run() -> None:
         async with connect(daemon.socket) as connected:
-            work = TranscriptImport(connected, "claude", goes_on=True, progress=lambda _: None)
+            work = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
             while pieces:
                 if not goes_on:
                     work = TranscriptImport(connected, "claude", progress=lambda _: None)

@@ -51,8 +51,8 @@ def test_a_record_keeps_the_events_that_the_session_lacks(
     line = SourceLine(9, msgspec.json.encode(record) + b"\n", record, b"")
     found = RecordedEvents(known, 0, 1).without(line, read(format, record))
     assert found.record is not None
-    assert [type(event).__name__ for event in (read(format, found.record) if found.kept else [])] == left
-    assert not found.kept or msgspec.json.decode(found.kept) == found.record
+    assert [type(event).__name__ for event in (read(format, found.record) if found.to_store else [])] == left
+    assert not found.to_store or msgspec.json.decode(found.to_store) == found.record
 
 
 def test_a_prompt_with_an_image_keeps_the_image_alone() -> None:
@@ -60,14 +60,14 @@ def test_a_prompt_with_an_image_keeps_the_image_alone() -> None:
     (prompt,) = read("codex", IMAGE)
     assert isinstance(prompt, PromptEvent)
     found = RecordedEvents([PromptEvent(text=prompt.text)], 0, 1).without(line, [prompt])
-    assert b"see this" not in found.kept and b"image/png" in found.kept
+    assert b"see this" not in found.to_store and b"image/png" in found.to_store
 
 
 def test_each_event_is_left_out_as_often_as_the_session_has_it_and_none_of_what_was_imported_before() -> None:
     record = {"type": "user", "uuid": "u", "parentUuid": None, "sessionId": "s", "message": {"content": "go on"}}
     recorded = RecordedEvents([PromptEvent(text="go on\n")] * 2, 10, 1)
     lines = [SourceLine(end, b"{}", record, b"") for end in (10, 20, 30, 40)]
-    assert [bool(recorded.without(line, read("claude-code", record)).kept) for line in lines] == [
+    assert [bool(recorded.without(line, read("claude-code", record)).to_store) for line in lines] == [
         True, False, False, True,
     ]  # fmt: skip
     assert recorded.left_out == 2
@@ -87,7 +87,7 @@ def test_a_text_with_secrets_is_known_whether_it_was_flagged_or_redacted(
         return text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
 
     def left(recorded: RecordedEvents, text: str) -> bytes:
-        return recorded.without(SourceLine(9, b"{}\n", {}, b""), [kind(text=text)]).kept
+        return recorded.without(SourceLine(9, b"{}\n", {}, b""), [kind(text=text)]).to_store
 
     stored = kind(id=id, text="use [REDACTED:gitlab-token:0a1b2c3d] twice", secrets=REDACTED)
     recorded = RecordedEvents([stored, stored], 0, 1, redact=redact)
@@ -106,8 +106,8 @@ def test_a_slash_command_is_known_as_the_prompt_that_was_typed(args: str) -> Non
     (event,) = read("claude-code", {**CLAUDE, "type": "user", "message": {"role": "user", "content": text}})
     recorded = RecordedEvents([PromptEvent(text=f"/hi {args}")], 0, 1)
     assert not recorded.is_over
-    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"" and recorded.is_over
-    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"{}\n", "it was typed once"
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"" and recorded.is_over
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"{}\n", "it was typed once"
 
 
 @pytest.mark.requirement("HOK-14")
@@ -118,4 +118,4 @@ def test_a_slash_command_is_known_whose_secret_was_redacted() -> None:
     recorded = RecordedEvents(
         [stored], 0, 1, redact=lambda text: text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
     )
-    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"" and recorded.is_over
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"" and recorded.is_over

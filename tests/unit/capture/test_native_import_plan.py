@@ -403,7 +403,7 @@ def test_every_real_transcript_is_planned_whole(path: Path):
         deltas += plan.add(line)
     deltas += plan.flush()
     kept = [line for delta in deltas for line in delta.lines.splitlines(keepends=True)]
-    assert sorted(kept) == sorted(line.kept for line in lines_of(source) if line.kept)
+    assert sorted(kept) == sorted(line.to_store for line in lines_of(source) if line.to_store)
     before = [str(entry.event.__struct_config__.tag) for entry in entries]
     known = DELTA_FORMATS[f"{source.format}-v1"]
     after = [str(event.__struct_config__.tag) for delta in deltas for event in known.events([delta.lines])]

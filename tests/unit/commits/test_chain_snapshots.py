@@ -239,7 +239,7 @@ async def test_the_check_of_a_chain_for_a_sandbox_reads_the_commits_of_no_sessio
     async with committing(tmp_path) as made:
         heads: list[str] = []
         queries: list[object] = []
-        read, query = made.store._loader.find, made.store.commits
+        read, query = made.store._loader.find, made.store.read_index
 
         async def read_heads(missing: Any, **params: Any) -> Any:
             heads.extend(missing)
@@ -250,7 +250,7 @@ async def test_the_check_of_a_chain_for_a_sandbox_reads_the_commits_of_no_sessio
             return await query(asked)
 
         monkeypatch.setattr(made.store._loader, "find", read_heads)
-        monkeypatch.setattr(made.store, "commits", count_queries)
+        monkeypatch.setattr(made.store, "read_index", count_queries)
         confined = msgspec.structs.replace(CALLER, capability="sandbox", session="mine")
         found = await made.call("commit.materialize", caller=confined, commit=ids[-1], stop="root")
         assert found.commit_count == len(ids) == 1000

@@ -86,11 +86,11 @@ async def test_a_rebuild_makes_the_same_index_again(tmp_path: Path) -> None:
         await made.call("commit.tag", commit=root, tag="a")
         await made.call("commit.tag", commit=root, tag="b")
         await made.call("commit.tag", commit=tip, tag="a")
-        before = dict(await made.store.commits(commit_index.rows))
+        before = dict(await made.store.read_index(commit_index.rows))
     assert len(before) == 2
     rebuild_tables(tmp_path / "state.db", lambda _: None)
     async with committing(tmp_path) as made:
-        assert dict(await made.store.commits(commit_index.rows)) == before
+        assert dict(await made.store.read_index(commit_index.rows)) == before
         tagged = await made.call("commit.list", tag="a")
         assert [each.commit for each in tagged.commits] == [tip]
         assert (await made.call("commit.show", commit=root)).commit.tags == ("b",)
@@ -106,7 +106,7 @@ async def test_the_index_equals_the_store_after_a_purge_a_rebuild_and_a_restore(
         for commit, tag in ((root, "a"), (root, "b"), (tip, "a"), (same, "c")):
             await made.call("commit.tag", commit=commit, tag=tag)
         await made.call("object.purge", object=entity_id(root if shared else tip))
-        before = dict(await made.store.commits(commit_index.rows))
+        before = dict(await made.store.read_index(commit_index.rows))
         silent = {each.commit for each in (await made.call("commit.list", without_summary=True)).commits}
         assert silent == ({root, same} if shared else {tip})
     assert verified(tmp_path / "state", lambda *_: None).worst is None
@@ -117,7 +117,7 @@ async def test_the_index_equals_the_store_after_a_purge_a_rebuild_and_a_restore(
         rebuild_tables(tmp_path / state / "state.db", lambda _: None)
         assert verified(tmp_path / state, lambda *_: None).worst is None
         async with committing(tmp_path / state) as made:
-            assert dict(await made.store.commits(commit_index.rows)) == before
+            assert dict(await made.store.read_index(commit_index.rows)) == before
 
 
 @pytest.mark.requirement("CMT-7")

@@ -273,16 +273,16 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
         home.append(live, Message(role="user", content="Begin."))
         params = EntrySetParams(session="s", key="mode", value="the secret")
         await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
-        commits = home.store.commits
+        read_index = home.store.read_index
 
         async def looked_up(query: Callable[..., Any]) -> Any:
-            found = await commits(query)
+            found = await read_index(query)
             if found == []:
                 wanted = Wanted("anthropic-messages", "m", None)
                 await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
             return found
 
-        monkeypatch.setattr(home.store, "commits", looked_up)
+        monkeypatch.setattr(home.store, "read_index", looked_up)
         proof = await purge(home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
         monkeypatch.undo()
         texts = await home.store.scan(component_texts_prefix())

@@ -137,8 +137,8 @@ def check(path: Path, harness: HarnessCommand) -> None:
     kept, starts, deltas = [], {0}, []
     for line in lines_of(source):
         starts.add(line.end)
-        if line.kept:
-            kept.append(line.kept)
+        if line.to_store:
+            kept.append(line.to_store)
         if line.record is not None:
             facts.add(line.record)
             fingerprint(line.record)

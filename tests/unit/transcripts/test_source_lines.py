@@ -39,7 +39,7 @@ def test_the_lines_at_some_places_are_those_that_a_whole_reading_finds(tmp_path:
     assert len(parts) > 2
     for places in ([0], [len(every) - 1], [parts[1]], [3, 4, 40], [parts[-1], 60], [*range(len(every))]):
         found = list(lines_at(source, [starts[place] for place in reversed(places)]))
-        assert [line.kept for line in found] == [every[place].kept for place in places]
+        assert [line.to_store for line in found] == [every[place].to_store for place in places]
     assert list(lines_at(source, [])) == []
 
 
