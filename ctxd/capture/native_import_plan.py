@@ -15,7 +15,7 @@ from typing import Final
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import Branch, prompt_in, replacement_in
+from ctxd.capture.transcript_branch import BegunTurn, Branch, begins_turn, replacement_in, turn_in
 from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
@@ -35,7 +35,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 7
+PARSER: Final = 8
 """Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -77,11 +77,10 @@ class TranscriptPlan:
         self._agents: dict[str, Branch] = {}
         self._calls: dict[str, int] = {}
         self.spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
-        self._turns: list[Start] = []
+        self._turns: list[BegunTurn] = []
         self._task: Start | None = None
-        self._is_task_begun = self._is_segment = self._is_continued = False
+        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
         self._entries = array("L")
-        self._prompts: list[tuple[int, int]] = []
         self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
         self._last_kept: int | None = None
@@ -129,12 +128,11 @@ class TranscriptPlan:
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
-        if (prompt := prompt_in(events)) is not None and not branch.agent:
+        if (begun := turn_in(events)) is not None and not branch.agent:
             if branch.has_spoken and not self.keeps_cuts:
                 yield self._cut(branch, "turn_boundary")
-            self._turns.append(self._task or branch.start)
-            self._prompts.append((place, measure_event(prompt)[1]))
-            self._task, self._is_task_begun = None, False
+            self._turns.append(BegunTurn.of(begun, self._task or branch.start, place))
+            self._task, self._is_task_begun, self._has_turn = None, False, True
         compaction = replacement_in(events)
         if compaction is not None:
             yield from self._cut_before_boundary(branch)
@@ -189,9 +187,8 @@ class TranscriptPlan:
             self._nodes[hash(id)] = here
         if self._route is not _codex:
             return
-        if (prompt := prompt_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
-            self._turns.append(before)
-            self._prompts.append((here, measure_event(prompt)[1]))
+        if (begun := turn_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
+            self._turns.append(BegunTurn.of(begun, before, here))
         elif turns := _rolled_back(record_of(record.get("payload"))):
             self._take_back(turns)
 
@@ -324,7 +321,7 @@ class TranscriptPlan:
                 branch.at = max(branch.at or 0, event.at)
                 self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
-            if isinstance(event, _SPOKEN):
+            if isinstance(event, _SPOKEN) or begins_turn(event):
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
             elif self._route is _pi and changes_window(event):
@@ -401,14 +398,15 @@ class TranscriptPlan:
     def _take_back(self, turns: int) -> Start:
         """Forget the newest turns. Returns: the start of the first of them."""
         first = max(0, len(self._turns) - turns)
-        start = self._turns[first] if self._turns else self._start
-        del self._turns[first:], self._prompts[first:]
+        start = self._turns[first].start if self._turns else self._start
+        del self._turns[first:]
         return start
 
     def _recent_prompts(self) -> list[int]:
         """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
-        kept = newest_within(size for _, size in reversed(self._prompts))
-        return [place for place, _ in self._prompts[len(self._prompts) - kept :]]
+        prompts = [turn for turn in self._turns if turn.size]
+        kept = newest_within(turn.size for turn in reversed(prompts))
+        return [turn.place for turn in prompts[len(prompts) - kept :]]
 
     def line(self, place: int) -> Repeated:
         """Return line ``place`` as a line to repeat."""
@@ -550,8 +548,7 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
             if main.lines:
                 yield plan._cut(main, "compaction")
             plan._task = main.start
-    is_first = not plan._turns or not plan.counts["prompt"]
-    if prompt_in(events) is not None and main.lines and is_first:
+    if turn_in(events) is not None and main.lines and not (plan._turns and plan._has_turn):
         # Lines before the first turn stay when all turns are rolled back.
         yield plan._cut(main, "explicit")
     if (turns := _rolled_back(payload)) and plan._turns:

@@ -4,10 +4,15 @@ Separate from ``native_import_plan``, as the routes of that module only choose b
 """
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import replaces
-from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent
+from ctxd.formats.delta_formats import measure_event
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
+
+_FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
+"""Records of codex with a message of another agent."""
 
 
 class Branch:
@@ -45,11 +50,31 @@ class Branch:
         return [place for place in places if place not in moved]
 
 
-def prompt_in(events: Sequence[Event]) -> PromptEvent | None:
-    """Return the first prompt, None without one."""
-    return next((event for event in events if isinstance(event, PromptEvent)), None)
-
-
 def replacement_in(events: Sequence[Event]) -> CompactionEvent | None:
     """Return the compaction with the replacement for everything before it, None without one."""
     return next((event for event in events if replaces(event)), None)
+
+
+class BegunTurn(NamedTuple):
+    """A turn: the start of a branch that takes its place, and the line that begins it. ``size``: that of its prompt;
+    0 if a message of another agent begins it."""
+
+    start: Start
+    place: int
+    size: int
+
+    @classmethod
+    def of(cls, begun: Event, start: Start, place: int) -> "BegunTurn":
+        """Return the turn that the event ``begun`` begins."""
+        return cls(start, place, max(1, measure_event(begun)[1]) if isinstance(begun, PromptEvent) else 0)
+
+
+def turn_in(events: Sequence[Event]) -> Event | None:
+    """Return the event that begins a turn, None without one: a prompt, or in codex a message of another agent, which
+    a rollback counts alike."""
+    return next(filter(begins_turn, events), None)
+
+
+def begins_turn(event: Event) -> bool:
+    """True for a prompt, and for a message of another agent in codex."""
+    return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)

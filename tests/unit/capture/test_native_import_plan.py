@@ -269,6 +269,32 @@ def test_a_rollback_goes_on_from_before_the_turns_that_it_takes_back():
     assert planned.views() == ["mabcdef", "mabrgh"]
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"type": "inter_agent_communication", "label": "x", "payload": {"author": "/root/a", "content": "go"}},
+        item("x", type="agent_message", author="/root/a", content=[{"type": "input_text", "text": "go"}]),
+    ],
+    ids=["record", "item"],
+)
+def test_a_rollback_counts_messages_of_other_agents_as_turns(record):
+    again = {**record, "label": "y"} if "label" in record else item("y", type="agent_message", author="/root/a")
+    planned = Planned(
+        "codex", [META, *turn("a", "b"), record, says("c", "assistant"), rollback("r", 1), *turn("g", "h")]
+    )
+    assert planned.views() == ["mabxc", "mabrgh"]
+    planned = Planned("codex", [META, record, again, says("a"), rollback("r", 1), says("g")])
+    assert planned.views() == ["mxya", "mxyrg"]
+    planned = Planned("codex", [META, record, *turn("a", "b"), rollback("r", 9), says("g")])
+    assert planned.views() == ["mxab", "mrg"], "lines before the first turn stay"
+
+
+def test_a_compaction_repeats_no_message_of_another_agent_beside_the_prompts():
+    record = {"type": "inter_agent_communication", "label": "x", "payload": {"content": "go"}}
+    planned = Planned("codex", [META, *turn("a", "b"), record, says("c", "assistant"), compacted("k"), *turn("e", "f")])
+    assert planned.views() == ["mabxcakef"]
+
+
 def test_a_rollback_across_a_compaction_restores_what_was_before_it():
     planned = Planned(
         "codex",

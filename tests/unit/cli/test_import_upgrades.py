@@ -19,7 +19,7 @@ from tests.client.running import Running
 from tests.spec.claude_records import compaction, fork_of, forked, newest
 from tests.spec.test_import import Claude, append, commits, labels, write
 
-_PROMPT = native_import_plan.prompt_in
+_PROMPT = native_import_plan.turn_in
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
     for module in (importer, source_reading):
         monkeypatch.setattr(module, "PARSER", native_import_plan.PARSER - 1)
-    monkeypatch.setattr(native_import_plan, "prompt_in", no_tags)
+    monkeypatch.setattr(native_import_plan, "turn_in", no_tags)
     monkeypatch.setattr(native_import_plan, "_SPAWNING", frozenset())
     yield monkeypatch
 
