@@ -70,10 +70,14 @@ def require_same(found: SessionView, **given: object) -> None:
     workdir = given.pop("workdir", None)
     if isinstance(workdir, str) and workdir != "/":
         given["workdir"] = posixpath.normpath(workdir)
-    differing = [name for name, value in given.items() if value and value != getattr(found, name)]
+    differing = [
+        f"{name} {getattr(found, name)!r}, not {value!r}"
+        for name, value in given.items()
+        if value and value != getattr(found, name)
+    ]
     if differing:
         raise Conflict(
-            f"session {found.session} exists with another {', '.join(differing)}",
+            f"session {found.session} exists with {'; '.join(differing)}",
             code="session_exists",
             hint="Choose another id, or leave out agent to use the session as it is.",
         )

@@ -54,8 +54,12 @@ def remedy(place: SocketPlace, reason: OSError) -> str:
     if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:
         return f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter one"
     if place.origin in ("argument", "CTXD_SOCKET"):
-        return f"start its daemon as it was started before, with the same --state-dir: ctxd run --socket {place.path}"
-    return "start a daemon: ctxd run; or name its socket: --socket PATH or CTXD_SOCKET=PATH"
+        return f"start the daemon of this socket, with the state directory that it had: ctxd run --socket {place.path}"
+    places = ", ".join(each.path for each in socket_places(os.environ) if each.path != place.path)
+    return (
+        "start a daemon: ctxd run, or ctxd service install; or name its socket: --socket PATH or CTXD_SOCKET=PATH"
+        f" (also tried: {places})"
+    )
 
 
 def _exists(path: str) -> bool:

@@ -449,8 +449,8 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
     Sessions have tags of their own: one name may be of a commit in each of them.
     """
     if not delete and not is_tag(name):
-        hint = "begin with a letter or digit, go on with those and . _ / -, at most 128 characters"
-        raise Stop(USAGE, f"{name!r} is no name of a tag", hint=hint)
+        hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"
+        raise Stop(USAGE, f"{name!r} is not a valid tag", hint=hint)
     with run.client() as client:
         id = located_commit(client, name if delete and commit is None else commit, session).commit
         # A tag is only removed from the named commit, and only moved with --force.
@@ -479,7 +479,7 @@ def _print_changed(run: Invocation, made: Commit) -> None:
 @listing
 @common
 def branch(run: Invocation, everything: bool, session: str | None, limit: int, cursor: str | None) -> None:
-    """List the branches of a session: the commits that none continues, newest first."""
+    """List the branch tips of a session, newest first: the commits without a child."""
     with run.client() as client:
         id = None if everything else session_if_any(client, session)
         page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)
@@ -493,7 +493,13 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
 @click.command(cls=Command, examples="ctx diff HEAD~3\nctx diff ctx-1a2b3c4d HEAD\nctx diff left right --stop root")
 @click.argument("before", metavar="COMMIT", shell_complete=complete_commits)
 @click.argument("after", metavar="[COMMIT]", required=False, shell_complete=complete_commits)
-@click.option("--stop", type=click.Choice(["compaction", "root"]), default="compaction", show_default=True)
+@click.option(
+    "--stop",
+    type=click.Choice(["compaction", "root"]),
+    default="compaction",
+    show_default=True,
+    help="Where contexts begin.",
+)
 @session_option
 @common
 def diff(run: Invocation, before: str, after: str | None, stop: str, session: str | None) -> None:

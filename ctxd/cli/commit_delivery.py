@@ -342,6 +342,11 @@ class CommitDelivery:
         note = self._run.screen.note
         stored = 0 if self._file is None else min(self._file.waiting, self._unsent)
         lost = self._unsent - stored
+        if self._made and not self._messages:
+            self._notes.append(
+                "the output had no message: the agent has to print stream-json (claude -p --output-format stream-json "
+                "--verbose …)"
+            )
         if self._run.screen.as_json:
             outcome = {
                 "commits": self._made,
@@ -361,8 +366,6 @@ class CommitDelivery:
             note(f"ctx capture: {count(self._left, 'commit')} left to the hooks of the session {self._hooked()}")
         if self._made:
             note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
-        if self._made and not self._messages:
-            note("ctx capture: the output had no message: the agent has to print stream-json")
         if self._file is not None and stored:
             where = f"{count(stored, 'commit')} not delivered, stored in {self._file.path}"
             note(f"ctx capture: {where}: {self._why()}; once that is mended, the next ctx capture delivers them")

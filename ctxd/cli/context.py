@@ -15,6 +15,7 @@ from ctxd.cli.object_lookup import object_id
 from ctxd.cli.request_cost import cost_lines, newest_request
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
+from ctxd.cli.session_chat import note_conversation_in_commits
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short, size
@@ -165,17 +166,7 @@ def context(
             else:
                 _show_plan(run, planned, labels_of(client, id, [each.object for each in planned.dropped]))
         else:
-            wants_blocks = run.screen.as_json or not as_text
-            wants_text = run.screen.as_json or as_text
-            shown = _seen(run, client, id, key, layout, wants_text, wants_blocks)
-            wants_labels = not (run.screen.as_json or as_text)
-            made = shown if shown.cost else newest_request(client, id, shown.number) if wants_labels else None
-            objects = [
-                each.object
-                for each in shown.blocks
-                if each.object and not each.object.startswith(("chat:", "session:"))
-            ] + [d.object for d in shown.plan.dropped]
-            _show(run, shown, made, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
+            _show_seen(run, client, id, key, layout, as_text=as_text)
 
 
 def _show_commit(run: Invocation, client: SyncClient, commit: str) -> None:
@@ -246,6 +237,20 @@ def _label(version: ObjectVersion) -> str:
     command = version.payload.get("args_display") or (texts[0] if texts else "")
     label = f"{tool}: {command}" if command else f"{tool} {short(version.id)}"
     return label if len(label) <= LABEL_CHARS else f"{label[: LABEL_CHARS - 1]}…"
+
+
+def _show_seen(
+    run: Invocation, client: SyncClient, session: str, key: AssemblyKey, layout: Layout | None, *, as_text: bool
+) -> None:
+    shown = _seen(run, client, session, key, layout, run.screen.as_json or as_text, run.screen.as_json or not as_text)
+    wants_labels = not (run.screen.as_json or as_text)
+    made = shown if shown.cost else newest_request(client, session, shown.number) if wants_labels else None
+    objects = [
+        each.object for each in shown.blocks if each.object and not each.object.startswith(("chat:", "session:"))
+    ] + [each.object for each in shown.plan.dropped]
+    _show(run, shown, made, labels_of(client, session, objects if wants_labels else ()), as_text=as_text)
+    if not (key or shown.tokens):
+        note_conversation_in_commits(run, client, session)
 
 
 def _seen(

@@ -57,6 +57,9 @@ def _all(run: Invocation) -> list[Finding]:
     path = find_socket(named).path
     asked = _ask(path)
     status = asked.status
+    if asked.is_sandbox:
+        found += [host_checks.environment(os.environ), host_checks.socket_path(path), host_checks.socket_file(path)]
+        return [*found, ok("daemon", "replies on a sandbox's socket; run ctx doctor on the host for all other checks")]
     found += [
         host_checks.environment(os.environ),
         host_checks.socket_path(path),
@@ -110,12 +113,14 @@ def _node(status: DaemonStatus | None, config: Config | None) -> str:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """Replies of the daemon; ``silence`` and ``remedy`` explain a ``status`` of None."""
+    """Replies of the daemon; ``silence`` and ``remedy`` explain a ``status`` of None. ``is_sandbox``: the socket is a
+    sandbox's, which has no status."""
 
     status: DaemonStatus | None
     silence: str
     remedy: str
     sandboxes: tuple[SandboxView, ...] = ()
+    is_sandbox: bool = False
 
 
 def _ask(path: str) -> _Asked:
@@ -127,4 +132,4 @@ def _ask(path: str) -> _Asked:
             None, error.message, "it is stuck: its log may say why; systemctl restart ctxd, or end it and start it"
         )
     except CallFailed as error:
-        return _Asked(None, error.message, error.hint)
+        return _Asked(None, error.message, error.hint, is_sandbox=error.code == "method_not_found")

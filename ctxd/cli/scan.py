@@ -42,8 +42,8 @@ class FoundSecret(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @session_option
 @click.option("--all", "everything", is_flag=True, help="All that the daemon holds.")
-@click.option("--history", is_flag=True, help="Of what the daemon holds also earlier versions.")
-@click.option("--rules", type=click.Path(path_type=Path), help="A file of rules; as configured if left out.")
+@click.option("--history", is_flag=True, help="Search earlier versions in the store too.")
+@click.option("--rules", type=click.Path(path_type=Path), help="A file of rules [default: as configured].")
 @common
 def scan(
     run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, history: bool, rules: Path | None

@@ -30,9 +30,15 @@ def chat(run: Invocation, revision: str | None) -> None:
                 run.screen.record(logged)
             else:
                 _print(run.screen, logged, found.session)
-        if is_empty and turn is None and (tip := client.commit_resolve(session=found.session).commit) is not None:
-            shown = f"ctx materialize {tip.commit} --stop root --format narrative-v1"
-            run.screen.note(f"the chat of {found.session} is empty; its commits have a conversation: {shown}")
+        if is_empty and turn is None:
+            note_conversation_in_commits(run, client, found.session)
+
+
+def note_conversation_in_commits(run: Invocation, client: SyncClient, session: str) -> None:
+    """Note where the conversation of a session with an empty chat is: in its commits, if it has any."""
+    if (tip := client.commit_resolve(session=session).commit) is not None:
+        shown = f"ctx materialize {tip.commit} --stop root --format narrative-v1"
+        run.screen.note(f"the chat of {session} is empty; its commits have a conversation: {shown}")
 
 
 def _events(client: SyncClient, session: str, turn: int | None) -> Iterator[LoggedEvent]:

@@ -13,7 +13,7 @@ from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
 @common
 def status(run: Invocation) -> None:
-    """Show how the daemon is doing. Exits with 5 when none answers."""
+    """Show the state of the daemon. Exits with 5 when none answers."""
     with run.client() as client:
         found = client.daemon_status()
     if run.screen.as_json:
@@ -56,7 +56,7 @@ def _sandboxes(found: SandboxesStatus) -> list[tuple[str, str]]:
 def _search(found: SearchStatus) -> str:
     if found.reason:
         return f"{found.state}: {found.reason}"
-    behind = f"{count(found.lag_rows, 'row')} behind" if found.lag_rows else "level"
+    behind = f"{count(found.lag_rows, 'row')} behind" if found.lag_rows else "up to date"
     return f"{behind}, {size(found.bytes)} in {found.path}"
 
 
@@ -64,7 +64,7 @@ def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:
     if found is None:
         return []
     reason = f": {found.reason}" if found.reason else ""
-    behind = f", {count(found.lag_rows)} behind for {span(found.lag_s)}" if found.lag_rows else ", level"
+    behind = f", {count(found.lag_rows)} behind for {span(found.lag_s)}" if found.lag_rows else ", up to date"
     rate = f", {found.rows_per_s:,.0f} rows/s" if found.lag_rows and found.rows_per_s else ""
     return [
         ("node", f"{found.state} at {found.url}{reason}"),

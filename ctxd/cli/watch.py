@@ -15,7 +15,10 @@ from ctxd.terminal import cell
 @click.option("--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N notices.")
 @common
 def watch(run: Invocation, session: str | None, after: int | None, most: int | None) -> None:
-    """Follow the notices to SESSION until interrupted. With --json, one JSON document a line."""
+    """Follow the notices to SESSION until interrupted. With --json, one JSON document a line.
+
+    --timeout limits single calls, not the time without notices.
+    """
     with run.client() as client:
         notices = client.follow(session_id(client, session), after=after)
         for number, notice in enumerate(notices, 1):

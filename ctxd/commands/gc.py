@@ -103,8 +103,8 @@ def _collect(socket: str | None, keep_ms: int, *, dry_run: bool, force: bool) ->
                 if cursor is None:
                     return found
     except ConnectFailed as error:
-        raise Stop(os.EX_UNAVAILABLE, str(error), hint=error.hint or "start the daemon: ctxd run") from error
+        raise Stop(os.EX_UNAVAILABLE, error.message, hint=error.hint) from error
     except CallFailed as error:
-        raise Stop(FAILURE, str(error), hint=error.hint) from error
+        raise Stop(FAILURE, error.message, hint=error.hint) from error
     finally:
         progress("")

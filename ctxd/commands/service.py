@@ -105,7 +105,9 @@ def install(system: bool, root: Path, program: str | None, as_json: bool) -> Non
 @_root_option
 @json_option
 def uninstall(system: bool, root: Path, as_json: bool) -> None:
-    """Remove the installed files, except those that were changed since. State and settings stay.
+    """Remove the installed files; changed ones stay.
+
+    State and settings stay too.
 
     \b
     Examples:

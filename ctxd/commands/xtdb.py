@@ -117,9 +117,9 @@ def run_node(
 @json_option
 @_directory_option
 def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
-    """Check Java, the installation, and the node that runs: version, socket, ingester, flushing, and lag.
+    """Check Java, the installation and the node.
 
-    Ends with 0 if all is well, else with 1.
+    Of a running node: version, socket, ingester, flushing and lag. Ends with 0 if all is well, else with 1.
 
     \b
     Examples:

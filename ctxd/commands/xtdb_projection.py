@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 url_option = click.option(
-    "--store-url", help="Where the XTDB node is: unix:/path or http://host:port; as configured if left out."
+    "--store-url", help="Where the XTDB node is: unix:/path or http://host:port [default: as configured]."
 )
 
 

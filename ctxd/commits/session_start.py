@@ -208,7 +208,7 @@ class SessionStart:
             if newest is not None:
                 return commit_id(newest.document.id)
         message = f"{principal} has no work in the project at {directory}"
-        hint = "session.list lists the sessions; leave project out for the newest work in any project."
+        hint = "session.list lists the sessions. The principal alone, without a project, names its newest work in any."
         raise CtxdError("commit_not_found", message, hint=hint, outcome="not_applied")
 
     async def _last_write(self, session: str) -> int:

@@ -339,8 +339,9 @@ def _why_not_readable(mounts: MountTable, source: Source) -> str:
     file = filesystem_source(source)
     if file is None:
         return "no sandbox reads what is no file of its mounts"
-    why = "which is not at that path of the host" if mounts.by_device else "which only its own agent can read"
-    return f"it lies on filesystem {file.filesystem_id[:12]}, {why}"
+    if mounts.by_device:
+        return f"it lies on filesystem {file.filesystem_id[:12]}, which is not at that path of the host"
+    return "no mount of the session contains it, so that only its agent can read it"
 
 
 def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:

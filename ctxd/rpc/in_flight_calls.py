@@ -29,6 +29,7 @@ from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, time
 from ctxd.sessions.live_session import Accepted, WriteRequest, write_request
 from ctxd_protocol.errors import ErrorObject, Outcome
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, encode, encode_all, error_object, refuse
+from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.daemon import CancelParams
 
 Answer = Reply | Failure | list[msgspec.Raw]
@@ -74,6 +75,14 @@ class BatchAnswers:
             self._answers.append(msgspec.Raw(encoded))
         self._open -= 1
         return self._answers if self._open == 0 and self._answers else None
+
+
+def _no_method(method: str) -> ErrorObject:
+    """The error for a method that this connection may not call, or that does not exist."""
+    if method not in METHODS:
+        return error_object("method_not_found", "there is no such method here", hint="rpc.discover lists the methods.")
+    message = f"{method} is not available on this connection: it is a sandbox's, or may call certain methods only"
+    return error_object("method_not_found", message, hint="hello lists its methods; the host's socket has all.")
 
 
 def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
@@ -293,8 +302,7 @@ class InFlight:
         if request.method in self._listener.table:
             method, error = request.method, draining_error(self._listener.timing.retry_after_ms)
         else:
-            hint = "rpc.discover lists the methods."
-            method, error = UNKNOWN_METHOD, error_object("method_not_found", "there is no such method here", hint=hint)
+            method, error = UNKNOWN_METHOD, _no_method(request.method)
         self._note_failed(method, error)
         return refuse(request.id, error)
 

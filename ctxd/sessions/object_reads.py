@@ -320,7 +320,10 @@ class Objects:
 
 def not_found(text: str) -> CtxdError:
     """Error for an object that does not exist for the viewer."""
-    hint = f"With session given, {PREFIX_CHARS_MIN} or more characters of an id of its index are enough."
+    hint = (
+        f"object.list lists the objects of a session. Name the session to shorten an id to {PREFIX_CHARS_MIN} or more "
+        "characters."
+    )
     return CtxdError("object_not_found", f"no object id={text}", hint=hint)
 
 

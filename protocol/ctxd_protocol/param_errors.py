@@ -16,7 +16,13 @@ _PLACE: Final = " - at `$"
 _STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
 
 _BOUND: Final = re.compile(r"Expected `(?:int|float)` (>=|<=) (-?[0-9.]+)")
-_LENGTH: Final = re.compile(r"Expected `\w+` of length (>=|<=) ([0-9]+)")
+_LENGTH: Final = re.compile(r"Expected `(\w+)` of length (>=|<=) ([0-9]+)")
+_UNITS: Final = {"str": "characters", "bytes": "bytes", "object": "members"}
+"""Units of a length, by msgspec's name of the type; items for any other."""
+
+_PATTERN: Final = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
+_NAME: Final = re.compile(r"\^\[A-Za-z0-9\]\[A-Za-z0-9(.+)\]\{0,([0-9]+)\}\$.*")
+_HEX: Final = re.compile(r"\^\(?(ctx-)?\[0-9a-f\]\{([0-9]+)(?:,([0-9]+))?\}.*")
 
 _QUOTED_CHARS_MAX: Final = 200
 """Maximum characters of an error text of msgspec, which may quote sent values of any length."""
@@ -31,8 +37,11 @@ def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]
     shown = text if len(text) <= _QUOTED_CHARS_MAX else f"{text[:_QUOTED_CHARS_MAX]}…"
     name = f"`{path.removeprefix('.').removesuffix('`')}`"
     if len(path) > 1 and (length := _LENGTH.fullmatch(text)) is not None:
-        bound, number = "fewer" if length[1] == ">=" else "more", int(length[2])
-        shown, place, path = f"{name} has {bound} than {number:,} characters or items", "", ""
+        bound, number, unit = "fewer" if length[2] == ">=" else "more", int(length[3]), _UNITS.get(length[1], "items")
+        is_empty = (bound, number) == ("fewer", 1)
+        shown, place, path = f"{name} is empty" if is_empty else f"{name} has {bound} than {number:,} {unit}", "", ""
+    elif len(path) > 1 and (pattern := _PATTERN.fullmatch(text)) is not None and (form := _form(pattern[1])):
+        shown, place, path = f"{name} is not valid: it is {form}", "", ""
     elif len(path) > 1 and (value := _BOUND.fullmatch(text)) is not None:
         shown, place, path = f"{name} is {'less' if value[1] == '>=' else 'greater'} than {value[2]}", "", ""
     message, hint = f"{shown}{place}{path}", "rpc.discover describes every method's parameters."
@@ -48,6 +57,17 @@ def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]
         values = dict.fromkeys(str(value) for each in literals for value in each.values)
         message += f": it is one of {', '.join(values)}"
     return message, hint
+
+
+def _form(pattern: str) -> str:
+    """The pattern of a parameter in words; empty for one without words."""
+    if (found := _NAME.fullmatch(pattern)) is not None:
+        others = " ".join(found[1].replace("\\\\", ""))
+        return f"a letter or digit, then letters, digits or {others}, at most {int(found[2]) + 1} characters in all"
+    if (found := _HEX.fullmatch(pattern)) is not None:
+        digits = found[2] if found[3] is None else f"{found[2]} to {found[3]}"
+        return f"{'ctx- and ' if found[1] else ''}{digits} hexadecimal digits"
+    return ""
 
 
 @cache

@@ -121,7 +121,7 @@ def test_a_handle_is_made_for_an_agent_or_found_by_its_id(daemon, tmp_path):
         daemon.script["session.create"] = taken
         agent = client.session_get("s1").session.agent
         assert client.session("s1", agent=agent).id == "s1"
-        with pytest.raises(Conflict, match="another agent"):
+        with pytest.raises(Conflict, match=f"exists with agent '{agent}', not 'not {agent}'"):
             client.session("s1", agent=f"not {agent}")
         with pytest.raises(TypeError):
             client.session()

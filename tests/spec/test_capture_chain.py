@@ -1,5 +1,6 @@
 """The chain of a capture: the commit that it continues, and the current context beside it."""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +90,6 @@ def test_a_session_that_is_not_there_starts_no_agent_and_output_without_messages
     assert b"ctx session new AGENT --id nosuch" in ran.stderr
     ran = captured(own, "", stdin=b"hello\n")
     assert b"the output had no message" in ran.stderr
+    ran = captured(own, "", "--json", stdin=b"hello\n")
+    (note,) = json.loads(ran.stderr)["notes"]
+    assert note.startswith("the output had no message")

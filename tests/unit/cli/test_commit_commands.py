@@ -431,7 +431,7 @@ def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tm
 
 
 def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remedy(real, own, chain, tmp_path):
-    assert "begin with a letter or digit" in real("tag", "bad name").err
+    assert "a tag is a letter or digit, then" in real("tag", "bad name").err
     other = own.client.session(agent="demo")
     for session in (own.id, other.id):
         (tmp_path / "delta").write_text(line(session))
@@ -466,3 +466,8 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
     labelled = own.client.session_create("claude-code", labels={"harness": "claude-code"}).session.session
     assert labelled in real("session", "ls", "--harness", "claude", "-q").out.split()
     assert real("session", "ls", "-q", "--json").json["items"]
+
+
+def test_the_context_of_a_session_that_has_commits_alone_says_where_its_conversation_is(real, own, chain):
+    ran = real("context", own.id)
+    assert f"the chat of {own.id} is empty; its commits have a conversation: ctx materialize ctx-" in ran.err
