@@ -61,7 +61,8 @@ class RecordedEvents:
     it, all others are older. ``has_commits``: the session has commits of its own. ``redact``: replaces the secrets in a
     text as the daemon does, except for their tags. ``written``: the bytes at the start of the source that a hand-over
     wrote from a context of the session; ``events`` are those after it. ``whole``: the bytes of the source that are
-    imported including events that the session has, because the source has turns before them.
+    imported including events that the session has, because the source has turns before them, or goes back to one of
+    them.
     ``continued_at``: the end of the line that was the first to continue the session, 0 before there is one. Memory:
     about 150 bytes for each event.
     """
@@ -137,8 +138,16 @@ class RecordedEvents:
         return is_empty and self.newest is not None and not self._has_commits
 
     def complete(self, whole: int) -> None:
-        """Import the first ``whole`` bytes of the source for the first time, including events that the session has."""
-        self.whole, self.newest, self.is_completed = whole, None, True
+        """Import the first ``whole`` bytes of the source for the first time, including what the session has."""
+        # What a hand-over wrote is the beginning of the session, and is no event of it.
+        self._has_first_line = self.written > 0
+        self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True
+
+    def has_content_of(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """True if the session has content of ``line``, which is then left out; its ``events`` are counted as found."""
+        if line.end <= self.written:
+            return True
+        return line.end > self.since and bool(self.meet(events)) and line.end > self.whole
 
     def note_beginning(self, delta: PlannedDelta) -> bool:
         """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if

@@ -5,7 +5,6 @@ that spawns a sub-agent, at a compaction, and when it is long. A branch begins a
 of its first line; if the parent is within a delta, it begins one commit earlier and repeats the lines up to the parent.
 """
 
-import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Final
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import BegunTurn, Branch, begins_turn, replacement_in, turn_in
+from ctxd.capture.transcript_branch import UUID, BegunTurn, Branch, begins_turn, replacement_in, stated_agent, turn_in
 from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
@@ -47,7 +46,6 @@ _BOUNDARY: Final = "compact_boundary"
 _SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
 """Tools that start a sub-agent."""
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
 
 
@@ -70,6 +68,7 @@ class TranscriptPlan:
         self._start, self._agent = start, agent
         self.starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
+        self._hashes = array("q")
         self._nodes: dict[int, int] = {}
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
         self._branches: list[Branch] = []
@@ -91,6 +90,8 @@ class TranscriptPlan:
         self.newest: int | None = None
         """The newest time of an event so far, in ms since 1970."""
         self._oldest: int | None = None
+        self.branch_points: list[int] = []
+        """The line after which each branch of the conversation begins; -1 for one that follows none."""
         self._continued, self._summaries = set[int](), set[int]()
         self._to: Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
@@ -119,6 +120,10 @@ class TranscriptPlan:
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
+        earlier = None if id is None else self._nodes.get(hash(id))
+        if earlier is not None and self._hashes[earlier] == self._hashes[place]:
+            self.copied += 1  # Claude Code may write a record twice.
+            return
         if self.recorded is not None:
             line, events = self._unrecorded(self.recorded, line, events)
             record = line.record or {}
@@ -256,6 +261,7 @@ class TranscriptPlan:
         self._commit_of.append(0)
         self._branch_of.append(0)
         self._spoken.append(0)
+        self._hashes.append(hash(line.to_store))
         return len(self._spoken) - 1
 
     def _main_branch(self) -> Branch:
@@ -274,6 +280,15 @@ class TranscriptPlan:
             yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
         agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
         self._to = self._branch(self.at_line(place), agent)
+        if agent == self._agent:
+            self.branch_points.append(place)
+
+    def _begin_anew(self, events: Sequence[Event]) -> None:
+        """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
+        is_new_turn = self.recorded is None and (self._has_turn or self.copied) and any(map(is_typed, events))
+        if is_new_turn or (self._main is not None and self._main.last_spoken >= 0):
+            self._main = self._to = self._branch(Start())
+            self.branch_points.append(-1)
 
     def _note_aside(self, place: int, events: Sequence[Event]) -> None:
         """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
@@ -442,16 +457,11 @@ class TranscriptPlan:
         for event in events:
             if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
                 self._calls[event.call] = place
-            if not isinstance(event, ToolResultEvent) or event.call not in self._calls:
-                continue
-            call = self._calls[event.call]
-            match event.meta:
-                case {"toolUseResult": {"agentId": str(agent)}}:
+            elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
+                if (agent := stated_agent(event)) is not None:
                     self.spawned[agent] = call
-                case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
-                    self.spawned[agent] = call
-            for agent in _UUID.findall(event.text[:4096]):
-                self.spawned.setdefault(agent, call)
+                for agent in UUID.findall(event.text[:4096]):
+                    self.spawned.setdefault(agent, call)
 
 
 # --- routes: the branch of a line ---
@@ -489,9 +499,8 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     if "parentUuid" not in record or plan._agent:
         return
     if not parent:
-        # Records before the first message, such as settings of the session, are not a separate conversation.
-        if plan._main is not None and plan._main.last_spoken >= 0 and not is_boundary:
-            plan._main = plan._to = plan._branch(Start())
+        if not is_boundary:
+            plan._begin_anew(events)
         return
     if place is None:
         return
@@ -519,8 +528,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
     parent = record.get("parentId")
     place = plan._nodes.get(hash(parent)) if isinstance(parent, str) else None
     if place is None:
-        if plan._main is not None and plan._main.last_spoken >= 0:
-            plan._main = plan._to = plan._branch(Start())
+        plan._begin_anew(events)
     elif place in plan.outside:
         if not plan._goes_on_from(place):
             yield from plan._after(place)
@@ -554,6 +562,7 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
     if (turns := _rolled_back(payload)) and plan._turns:
         if main.lines:
             yield plan._cut(main, "turn_boundary")
+        plan.branch_points.append(plan._turns[max(0, len(plan._turns) - turns)].place - 1)
         plan._main = plan._to = plan._branch(plan._take_back(turns))
 
 

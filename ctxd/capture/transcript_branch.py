@@ -3,13 +3,16 @@
 Separate from ``native_import_plan``, as the routes of that module only choose between such chains.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.delta_formats import measure_event
-from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent, ToolResultEvent
+
+UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
 """Records of codex with a message of another agent."""
@@ -78,3 +81,14 @@ def turn_in(events: Sequence[Event]) -> Event | None:
 def begins_turn(event: Event) -> bool:
     """True for a prompt, and for a message of another agent in codex."""
     return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)
+
+
+def stated_agent(result: ToolResultEvent) -> str | None:
+    """Return the sub-agent that the result of a call states to have come from, None without one."""
+    match result.meta:
+        case {"toolUseResult": {"agentId": str(agent)}}:
+            return agent
+        case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
+            return agent
+        case _:
+            return None

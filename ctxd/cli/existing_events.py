@@ -1,5 +1,6 @@
 """Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from hashlib import blake2b
@@ -9,6 +10,7 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.capture.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
+from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.cli.import_state import SourceRecord
 from ctxd.click_support import Stop
 from ctxd.clock import Clock
@@ -62,10 +64,12 @@ async def recorded_events(
         redact=redact_as_stored, written=written, whole=record.whole, continued_at=record.continued_at,
     )  # fmt: skip
     recorded = make()
-    # Once an import has left out recorded events, later imports of the source do so too.
-    is_first = record.size == record.unrecorded and not record.whole
-    if is_first and not (written or source.agent or source.is_spawned or source.stored):
-        if whole := await _unrecorded_beginning(source, make()):
+    if not (source.agent or source.is_spawned or source.stored):
+        # Once an import has left out recorded events, later imports of the source do so too.
+        is_first = record.size == record.unrecorded and not record.whole and not written
+        if (is_first and (whole := await _unrecorded_beginning(source, make()))) or (
+            whole := await _rewound(source, make())
+        ):
             recorded.complete(whole)
     return recorded
 
@@ -129,6 +133,26 @@ async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) ->
             is_answered = is_answered or (is_asked and any(isinstance(each, ResponseEvent) for each in own))
             is_asked = is_asked or any(map(is_typed, own))
     return end if is_begun and recorded.has_met_all else 0
+
+
+async def _rewound(source: Transcript, recorded: RecordedEvents) -> int:
+    """Return the size of a source, up to its last complete line, if its conversation goes back to before a line that
+    the session has, which the session would keep in its context; else 0, also if the source lacks events of the
+    session. The lines are passed to ``recorded``. Raises: as ``lines_of``. Cancel: safe."""
+    read, end, unseen = LINE_READERS[source.format], 0, 0
+    plan, last_recorded, is_rewound = TranscriptPlan(source.format, source.path), -1, False
+    for line in lines_of(source):
+        end, unseen = line.end, unseen + len(line.source)
+        if unseen > _BYTES_AT_ONCE:
+            unseen = 0
+            await anyio.lowlevel.checkpoint()
+        number = len(plan.branch_points)
+        deque(plan.add(line), maxlen=0)
+        is_rewound = is_rewound or any(point <= last_recorded for point in plan.branch_points[number:])
+        events = [] if line.record is None else [entry.event for entry in read([Line(1, line.record)])]
+        if recorded.has_content_of(line, events):
+            last_recorded = plan.size - 1
+    return end if is_rewound and recorded.has_met_all else 0
 
 
 def _size_of_hand_over(source: Transcript) -> int:

@@ -307,6 +307,8 @@ class TranscriptImport:
     ) -> tuple[_Planned, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
+        if recorded is not None and recorded.is_completed:
+            live = None  # The source is imported from its start again.
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)

@@ -228,6 +228,38 @@ def test_a_fork_that_hooks_record_is_completed_with_what_its_origin_has(session:
 
 
 @pytest.mark.requirement("HOK-18")
+def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_context(
+    session: Session, client: SyncClient
+) -> None:
+    def in_context() -> list[str]:
+        session.hook("SessionEnd", reason="other")
+        session.imported()
+        has = whole(client, session.id)
+        assert all(
+            has[f"{name} {label}"] == has[f"prompt {label}"] < 2 for name in ("answer", "output") for label in "abcde"
+        )
+        return [label for label in "abcde" if has[f"prompt {label}"]]
+
+    session.turn("a")
+    after_a = session.last
+    session.turn("b")
+    session.last = after_a
+    session.turn("c")
+    after_c = session.last
+    assert in_context() == ["a", "c"]
+    assert session.imported()["commits"] == 0
+    session.hook("SessionStart", source="resume")
+    session.turn("d")
+    assert in_context() == ["a", "c", "d"]
+    # Back behind turns of the imported chain, and behind one that hooks recorded after it.
+    session.hook("SessionStart", source="resume")
+    session.last = after_c
+    session.turn("e")
+    assert in_context() == ["a", "c", "e"]
+    assert session.imported()["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
 def test_a_transcript_without_what_hooks_have_recorded_does_not_take_their_place(
     session: Session, client: SyncClient
 ) -> None:

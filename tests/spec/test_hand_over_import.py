@@ -81,6 +81,47 @@ def test_a_branch_within_what_followed_a_hand_over_continues_it_too(
 
 @pytest.mark.requirement("HND-4")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_return_to_a_turn_that_was_handed_over_takes_what_followed_it_out_of_the_context(
+    harness: str, at_once: bool, s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    s.user("A turn to go back to.")
+    s.append(events=[{"event": "response", "text": "It is answered."}])
+    words = ("resume", talked(s), "--in", harness, "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    file, session, native = Path(made["file"]), made["session"], made["native_session"]
+    client.session_pause(session)
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    (answered,) = (
+        each for each in records if each.get("type") != "event_msg" and "It is answered." in json.dumps(each)
+    )
+    if not at_once:
+        append(file, says(harness, file, native, "And spaces?", "2099-01-02T03:04:00Z"))
+        imported(daemon, harness, file)
+    other = says(harness, file, native, "Rather semicolons?", "2099-01-02T03:04:01Z")
+    if harness == "codex":
+        payload = {"type": "thread_rolled_back", "num_turns": 1 if at_once else 2}
+        append(file, {"type": "event_msg", "timestamp": "2099-01-02T03:04:01Z", "payload": payload}, other)
+    else:
+        parent = "parentUuid" if harness == "claude" else "parentId"
+        append(file, {**other, parent: answered["uuid" if harness == "claude" else "id"]})
+    imported(daemon, harness, file)
+    newest = client.commit_resolve(session=session).commit
+    assert newest is not None
+    context = client.commit_materialize(newest.commit, format="narrative-v1", stop="root").content or ""
+    texts = (
+        "A turn to go back to.",
+        "It is answered.",
+        "Rather semicolons?",
+        "Does the parser accept tabs?",
+        "And spaces?",
+    )
+    assert [context.count(text) for text in texts] == [1, 1, 1, 0, 0]
+    assert imported(daemon, harness, file)["commits"] == 0
+
+
+@pytest.mark.requirement("HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
 @pytest.mark.parametrize("by", ["commit", "session"])
 def test_the_import_of_a_hand_over_of_imported_work_adds_nothing_and_hides_nothing(
     harness: str, by: str, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path

@@ -228,6 +228,18 @@ def test_a_second_root_is_a_chain_of_its_own():
     assert planned.views() == ["pab"]
 
 
+def test_a_line_that_is_there_twice_is_in_one_commit():
+    records = [record("a", None), answers("b", "a"), record("c", "b"), answers("d", "c")]
+    planned = Planned("claude-code", [*records, records[3], *records, record("e", "d")])
+    assert planned.views() == ["abcde"] and planned.plan.copied == 5
+
+
+def test_a_root_after_records_beside_the_conversation_begins_it_anew():
+    planned = Planned("pi", [HEADER, entry("a", None), entry("b", "a", "assistant"), entry("c", "b"),
+                             {"type": "model_change", "id": "m", "parentId": "b"}, entry("d", None)])  # fmt: skip
+    assert planned.views()[-1] == "d"
+
+
 def test_a_chain_without_times_is_as_old_as_the_newest_event_before_it():
     times = {"timestamp": "2026-01-02T03:04:05Z"}
     planned = Planned(

@@ -17,6 +17,7 @@ from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.discovery import Skipped, lines_of, transcripts
 from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.records import id_of
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
@@ -134,18 +135,22 @@ def check(path: Path, harness: HarnessCommand) -> None:
         assert source.reason
         return
     plan, facts = TranscriptPlan(source.format, source.path), SessionFacts(source.format)
-    kept, starts, deltas = [], {0}, []
+    kept, starts, deltas, repeats = [], {0}, [], 0
+    seen = set[bytes]()
     for line in lines_of(source):
         starts.add(line.end)
-        if line.to_store:
+        if id_of(line.record or {}) is not None and line.to_store in seen:
+            repeats += 1
+        elif line.to_store:
             kept.append(line.to_store)
+            seen.add(line.to_store)
         if line.record is not None:
             facts.add(line.record)
             fingerprint(line.record)
         deltas += plan.add(line)
     deltas += plan.flush()
     whole = [line for line in path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")[:-1] if line.strip()]
-    assert len(whole) <= len(kept) <= len(whole) + 1
+    assert len(whole) <= len(kept) + repeats <= len(whole) + 1
     assert sorted(kept) == sorted(line for delta in deltas for line in delta.lines.splitlines(keepends=True))
     assert within_safe_integers(facts.recorded().permissions)
     for delta in deltas:
