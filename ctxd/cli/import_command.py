@@ -57,7 +57,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
     places = _places(harness, path)
-    is_file = path is not None and path.is_file()
+    is_single = path is not None and not path.is_dir()
 
     async def imported() -> None:
         from ctxd import __version__
@@ -85,7 +85,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
                     await in_thread(deliver_waiting, run.socket_path())
                 result = await work.run(places)
                 report(run, result)
-                if is_file and result.skipped and not result.sources:
+                if is_single and result.skipped and not result.sources:
                     message = f"{path} was not imported: {result.skipped[0].reason}"
                     raise Stop(FAILURE, message, hint=f"name a file that {harness} wrote", symbol="unreadable")
 

@@ -19,7 +19,7 @@ from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.formats import events_v1
-from ctxd.formats.cbor_array import items
+from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, require_text
@@ -239,7 +239,12 @@ class SessionStart:
             prompt = await self._store.get(system_prompt_id(fields.session), content=True)
             if prompt is not None and prompt.document.content is not None:
                 params = msgspec.structs.replace(params, system_prompt=require_text(prompt.document.content))
-        events = await off_loop(size, lambda: tuple(events_v1.events(items(made.content.read(0, size)))))
+        try:
+            events = await off_loop(size, lambda: tuple(events_v1.events(items(made.content.read(0, size)))))
+        except UnreadableDelta as error:  # Such as JSON that is nested hundreds of levels deep.
+            message = f"no session can begin with the context of {commit}: {error}"
+            hint = "Commit a compaction behind it, and start from that."
+            raise CtxdError("unsupported", message, hint=hint, outcome="not_applied") from None
         policy = params.secrets or (self._operations.lifecycle.policy if like is None else like.secrets)
         events = await captured(self._sessions.guard, policy, events)
         deltas = list(_segments(*await self._with_calls(events)))

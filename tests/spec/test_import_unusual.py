@@ -1,7 +1,9 @@
 """IMP: transcripts of unusual forms."""
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -105,3 +107,25 @@ def test_headless_output_in_a_json_file_is_an_array_or_lines(
     path.write_text(json.dumps(records)[:-30])
     cut = ctx(daemon, "import", "claude", str(path), "--json")
     assert cut.returncode == 1 and "not imported" in cut.stderr, "a document that is cut off"
+
+
+@pytest.mark.requirement("IMP-6")
+def test_a_pipe_is_refused(daemon: Running, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    done = ctx(daemon, "import", "claude", str(tmp_path / "pipe.jsonl"))
+    assert done.returncode == 1 and "pipe.jsonl was not imported: not a regular file" in done.stderr
+
+
+@pytest.mark.requirement("SES-40")
+def test_no_session_begins_with_a_context_that_is_nested_too_deeply(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    nested: Any = "text"
+    for _ in range(250):
+        nested = [{"type": "tool_result", "tool_use_id": "t", "content": nested}]
+    claude = Claude()
+    imported(daemon, "claude", write(tmp_path / "deep.jsonl", [claude("a"), claude("b", message={"content": nested})]))
+    tip = client.commit_resolve(session=claude.id).commit
+    assert tip is not None
+    refused = ctx(daemon, "resume", tip.commit, "--in", "pi", "--cwd", str(tmp_path), HOME=str(tmp_path))
+    assert refused.returncode == 1 and f"no session can begin with the context of {tip.commit}" in refused.stderr
