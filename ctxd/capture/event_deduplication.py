@@ -16,6 +16,7 @@ import msgspec
 from ctxd.capture.import_plan_types import PlannedDelta
 from ctxd.formats.harness_session import portable_call
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
+from ctxd.transcripts.hook_events import native_call
 from ctxd.transcripts.records import Record, as_text, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -239,9 +240,9 @@ def _keys(event: Event) -> tuple[Key, ...]:
     """Return the keys of an event, first the one that the session has; none for an event that hooks do not report."""
     match event:
         case ToolCallEvent() if event.call:
-            return (("call", portable_call(event.call)),)
+            return (("call", portable_call(native_call(event.call))),)
         case ToolResultEvent() if event.call:
-            return (("result", portable_call(event.call)),)
+            return (("result", portable_call(native_call(event.call))),)
         case CompactionEvent() if event.summary:
             return (("compaction", ""),)
         case _:

@@ -12,7 +12,7 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd.transcripts.hook_events import HookInput, read_hook, shortened
+from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook, shortened
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
@@ -83,6 +83,7 @@ class HookOperations:
         is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request, is_late)
+        found = await self._with_own_id(found)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
@@ -172,6 +173,25 @@ class HookOperations:
         live = await self._sessions.live(found.session)
         return any(live.state.is_a(id, "toolcall") for id in (event.call, toolcall_alias(found.session, event.call)))
 
+    async def _with_own_id(self, found: HookInput) -> HookInput:
+        """Return ``found``, with another id of its tool call if a call with other arguments has that id and an output.
+        Raises: CtxdError corrupt, store_failed."""
+        event = found.events[0] if found.is_start else found.call
+        if not isinstance(event, ToolCallEvent | HookedCall):
+            return found
+        live = await self._sessions.live(found.session)
+        for id in (event.call, toolcall_alias(found.session, event.call)):
+            if live.state.is_a(id, "toolcall"):
+                stored = (await self._sessions.store.heads((id,)))[id]
+                known = {} if stored is None else stored.document.payload
+                # A start from before the output belongs to it, even if the harness has changed the arguments since.
+                is_late = stored is None or (isinstance(event, ToolCallEvent) and (event.at or 0) <= stored.valid_time)
+                # Arguments with secrets may be stored in another form.
+                is_comparable = not is_late and "args" in known and "secrets" not in known
+                if is_comparable and (known["tool"], known["args"]) != (event.tool, event.args):
+                    return found.of_another_call(event.tool, event.args)
+        return found
+
     async def _has(self, actor: Actor, op_id: str) -> bool:
         """True if the operation ``op_id`` was accepted. Raises: CtxdError corrupt, store_failed."""
         try:
@@ -194,14 +214,25 @@ class HookOperations:
             await self._lifecycle.annotate(actor, SessionAnnotateParams(session=found.session, recorded=recorded))
 
     async def _record(self, actor: Actor, found: HookInput, request: WriteRequest, is_late: bool) -> Accepted:
-        call = found.call
-        if call is None:
+        if found.call is None:
             params = SessionAppendParams(session=found.session, events=found.events)
             return await self._chat.append(actor, params, request, also_paused=is_late)
+        try:
+            return await self._record_call(actor, found.session, found.call, request, is_late)
+        except CtxdError as error:
+            another = found.of_another_call(found.call.tool, found.call.args, found.call.text).call
+            if error.code != "toolcall_conflict" or another is None:
+                raise
+            # The same call again, with another output.
+            return await self._record_call(actor, found.session, another, request, is_late)
+
+    async def _record_call(
+        self, actor: Actor, session: str, call: HookedCall, request: WriteRequest, is_late: bool
+    ) -> Accepted:
         return await self._toolcalls.record(
             actor,
             ToolcallRecordParams(
-                session=found.session,
+                session=session,
                 id=call.call,
                 tool=call.tool,
                 content=call.text,

@@ -49,6 +49,18 @@ _GRANTS: Final = ("permission_mode", "approval_policy", "sandbox_mode")
 """Members that hold the permissions of the harness."""
 
 
+_REUSED: Final = re.compile(r"~[0-9a-f]{8}")
+"""End of the id of a call whose native id an earlier call of the session has: some providers number calls anew in each
+reply."""
+
+_REUSED_CHARS_MAX: Final = 1000
+
+
+def native_call(call: str) -> str:
+    """Return the harness's own id of a call recorded as ``call``."""
+    return call[:-9] if _REUSED.fullmatch(call[-9:]) else call
+
+
 class HookedCall(NamedTuple):
     """One tool call in the main conversation, with its output as text. ``is_started``: the call is already recorded,
     without the output."""
@@ -99,6 +111,20 @@ class HookInput(NamedTuple):
         if self.call is not None:
             return self._replace(call=self.call._replace(is_started=True))
         return self._replace(events=tuple(each for each in self.events if isinstance(each, typed.ToolResultEvent)))
+
+    def of_another_call(self, *content: object) -> "HookInput":
+        """Return the input with another id of its call, derived from ``content``: an earlier call has the same native
+        id. Unchanged for a call of a sub-agent and for an id that is too long."""
+        event = self.events[0] if self.events else None
+        call = self.call.call if self.call is not None else event.call if isinstance(event, typed.ToolCallEvent) else ""
+        if not call or len(call) > _REUSED_CHARS_MAX or (event is not None and event.sidechain is not None):
+            return self
+        id = f"{native_call(call)}~{_digest(msgspec.json.encode(content, order='sorted').decode())[:8]}"
+        start = native_op_id(self.session, "start", id)
+        if self.call is not None:
+            return self._replace(call=self.call._replace(call=id, is_started=False), start=start)
+        assert isinstance(event, typed.ToolCallEvent)
+        return self._replace(events=(msgspec.structs.replace(event, call=id),), native=start, start=start)
 
     @property
     def is_end(self) -> bool:

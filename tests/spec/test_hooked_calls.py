@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ctxd.hook import delivery, texts_before_call
+from ctxd.transcripts.hook_events import native_call
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -46,6 +47,38 @@ def test_a_call_is_recorded_when_it_starts_and_its_output_once(harness: Harness)
     )
     with connect_sync(harness.daemon.socket) as client:
         assert content(client, harness.session, "toolu_1") == "a.txt\n"
+
+
+@pytest.mark.requirement("HOK-15")
+def test_calls_that_a_provider_numbers_anew_in_each_reply_are_calls_of_their_own(harness: Harness) -> None:
+    def run(command: str, output: str, *, is_started: bool = True) -> None:
+        call = {"tool_name": "Bash", "tool_input": {"command": command}, "tool_use_id": "call_0"}
+        for _ in range(2):  # As two settings files with the same hooks report it.
+            if is_started:
+                harness.hook("PreToolUse", **call)
+        for _ in range(2):
+            harness.hook("PostToolUse", tool_response=output, **call)
+
+    ran = [("ls", "a.txt"), ("cat a.txt", "one"), ("cat a.txt", "two"), ("ls", "b.txt")]
+    for number, (command, output) in enumerate(ran):
+        harness.hook("UserPromptSubmit", prompt=f"prompt {number}", prompt_id=f"p{number}")
+        run(command, output, is_started=number != 3)
+    found = events(harness)
+    made = [event for event in found if isinstance(event, ToolCallEvent)]
+    assert [each.args["command"] for each in made if isinstance(each.args, dict)] == [command for command, _ in ran]
+    assert len({each.call for each in made}) == 4
+    assert [native_call(each.call) for each in made] == ["call_0"] * 4
+    with connect_sync(harness.daemon.socket) as client:
+        assert [content(client, harness.session, each.call) for each in made] == [output for _, output in ran]
+    assert calls(found) == [f"{kind} {each.call}" for each in made for kind in ("call", "result")]
+    # A start from before the output, whose arguments another hook has changed since, is no call of its own.
+    record = {
+        "session_id": NATIVE, "cwd": "/", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "call_0",
+        "tool_input": {"command": "unchanged"},
+    }  # fmt: skip
+    with connect_sync(harness.daemon.socket) as client:
+        assert client.session_hook("claude-code", json.dumps(record), at=1).outcome == "known"
+    assert events(harness) == found
 
 
 @pytest.mark.requirement("HOK-15")
