@@ -71,7 +71,7 @@ def require_same(found: SessionView, **given: object) -> None:
     if isinstance(workdir, str) and workdir != "/":
         given["workdir"] = posixpath.normpath(workdir)
     differing = [
-        f"{name} {getattr(found, name)!r}, not {value!r}"
+        f"{name} {getattr(found, name)!r}, not {value!r}" if isinstance(value, str | int) else f"another {name}"
         for name, value in given.items()
         if value and value != getattr(found, name)
     ]

@@ -58,7 +58,7 @@ def remedy(place: SocketPlace, reason: OSError) -> str:
     places = ", ".join(each.path for each in socket_places(os.environ) if each.path != place.path)
     return (
         "start a daemon: ctxd run, or ctxd service install; or name its socket: --socket PATH or CTXD_SOCKET=PATH"
-        f" (also tried: {places})"
+        f" (other usual places: {places})"
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 from ctxd.capture.import_plan_types import PlannedDelta
 from ctxd.formats.harness_session import portable_call
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
-from ctxd.transcripts.hook_events import native_call
+from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.records import Record, as_text, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -99,12 +99,19 @@ class RecordedEvents:
         self._redacted: dict[Key, list[Key]] = {}
         """Keys of redacted events that were not found in the transcript yet, by their texts without tags."""
         self._required = Counter[Key]()
+        self._reused: dict[str, list[str]] = {}
+        """The ids of those calls that share a native id, by that id, in order."""
+        self._current: dict[str, str] = {}
+        """The recorded id of the call of the transcript that used a shared native id last."""
         for event in events:
+            if isinstance(event, ToolCallEvent):
+                self._reused.setdefault(native_call_id(event.call), []).append(event.call)
             for key in _keys(event)[:1]:
                 self._recorded[key] += 1
                 self._required[key] += event.sidechain is None and key[0] not in _HARMLESS
                 if _is_redacted(event) and (by_text := _text_key(event, _without_tags(_text(event)))) is not None:
                     self._redacted.setdefault(by_text, []).append(key)
+        self._reused = {native: ids for native, ids in self._reused.items() if len(ids) > 1}
         self._met = Counter[Key]()
         self._prompts_left = sum(times for (kind, _), times in self._recorded.items() if kind == "prompt")
         self._has_prompts = self._prompts_left > 0
@@ -143,12 +150,14 @@ class RecordedEvents:
         # What a hand-over wrote is the beginning of the session, and is no event of it.
         self._has_first_line = self.written > 0
         self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True
+        self.continued_at = 0
 
-    def has_content_of(self, line: SourceLine, events: Iterable[Event]) -> bool:
-        """True if the session has content of ``line``, which is then left out; its ``events`` are counted as found."""
-        if line.end <= self.written:
+    def find(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """Count those ``events`` of the transcript's next line as found that the session has. Returns: True if the
+        session, or an import before it had events, has content of ``line``."""
+        if line.end <= max(self.written, self.since):
             return True
-        return line.end > self.since and bool(self.meet(events)) and line.end > self.whole
+        return bool(self.meet(events)) or line.end <= self.whole
 
     def note_beginning(self, delta: PlannedDelta) -> bool:
         """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if
@@ -165,6 +174,7 @@ class RecordedEvents:
     def take_over(self, earlier: "RecordedEvents") -> None:
         """Take over the state of ``earlier``, with which the source was read before."""
         self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
+        self._current = earlier._current
         self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
@@ -196,9 +206,19 @@ class RecordedEvents:
                 return True
         return False
 
+    def _under_recorded_id(self, event: Event) -> Event:
+        """Return ``event`` with the id under which hooks have recorded its call, if several calls share a native id."""
+        if not isinstance(event, ToolCallEvent | ToolResultEvent) or event.call not in self._reused:
+            return event
+        if isinstance(event, ToolCallEvent):
+            ids = [id for id in self._reused[event.call] if not self._met["call", portable_call(id)]]
+            own = another_call_id(event.call, event.tool, event.args)
+            self._current[event.call] = own if own in ids else ids[0] if ids else event.call
+        return msgspec.structs.replace(event, call=self._current.get(event.call, event.call))
+
     def _known_as(self, event: Event) -> Iterator[Key]:
         """Yield the keys of an event of the transcript, last those of equal events that were redacted."""
-        yield from _keys(event)
+        yield from _keys(self._under_recorded_id(event))
         typed = _typed(event)
         by_text = _text_key(typed, _text(typed))
         if by_text is None:
@@ -240,9 +260,9 @@ def _keys(event: Event) -> tuple[Key, ...]:
     """Return the keys of an event, first the one that the session has; none for an event that hooks do not report."""
     match event:
         case ToolCallEvent() if event.call:
-            return (("call", portable_call(native_call(event.call))),)
+            return (("call", portable_call(event.call)),)
         case ToolResultEvent() if event.call:
-            return (("result", portable_call(native_call(event.call))),)
+            return (("result", portable_call(event.call)),)
         case CompactionEvent() if event.summary:
             return (("compaction", ""),)
         case _:

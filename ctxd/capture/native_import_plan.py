@@ -14,7 +14,7 @@ from typing import Final
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import UUID, BegunTurn, Branch, begins_turn, replacement_in, stated_agent, turn_in
+from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, note_agents, replacement_in, turn_in
 from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
@@ -68,7 +68,7 @@ class TranscriptPlan:
         self._start, self._agent = start, agent
         self.starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
-        self._hashes = array("q")
+        self._repetitions = Repetitions()
         self._nodes: dict[int, int] = {}
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
         self._branches: list[Branch] = []
@@ -120,9 +120,8 @@ class TranscriptPlan:
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
-        earlier = None if id is None else self._nodes.get(hash(id))
-        if earlier is not None and self._hashes[earlier] == self._hashes[place]:
-            self.copied += 1  # Claude Code may write a record twice.
+        if self._repetitions.note(id, line.to_store) and not self.keeps_cuts:
+            self.copied += 1
             return
         if self.recorded is not None:
             line, events = self._unrecorded(self.recorded, line, events)
@@ -261,7 +260,6 @@ class TranscriptPlan:
         self._commit_of.append(0)
         self._branch_of.append(0)
         self._spoken.append(0)
-        self._hashes.append(hash(line.to_store))
         return len(self._spoken) - 1
 
     def _main_branch(self) -> Branch:
@@ -336,7 +334,7 @@ class TranscriptPlan:
                 branch.at = max(branch.at or 0, event.at)
                 self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
-            if isinstance(event, _SPOKEN) or begins_turn(event):
+            if isinstance(event, _SPOKEN) or turn_in((event,)) is not None:
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
             elif self._route is _pi and changes_window(event):
@@ -458,10 +456,7 @@ class TranscriptPlan:
             if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
                 self._calls[event.call] = place
             elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
-                if (agent := stated_agent(event)) is not None:
-                    self.spawned[agent] = call
-                for agent in UUID.findall(event.text[:4096]):
-                    self.spawned.setdefault(agent, call)
+                note_agents(self.spawned, event, call)
 
 
 # --- routes: the branch of a line ---

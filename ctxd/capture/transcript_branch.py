@@ -12,7 +12,7 @@ from ctxd.formats.compacted_window import replaces
 from ctxd.formats.delta_formats import measure_event
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent, ToolResultEvent
 
-UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
 """Records of codex with a message of another agent."""
@@ -58,6 +58,20 @@ def replacement_in(events: Sequence[Event]) -> CompactionEvent | None:
     return next((event for event in events if replaces(event)), None)
 
 
+class Repetitions:
+    """The lines of a source with an id, of which Claude Code may write one twice. Memory: about 70 bytes for each."""
+
+    def __init__(self) -> None:
+        self._seen = set[int]()
+
+    def note(self, id: str | None, line: bytes) -> bool:
+        """Add a line with an ``id``. Returns: True if the same line was added before."""
+        before = len(self._seen)
+        if id is not None:
+            self._seen.add(hash((id, line)))
+        return id is not None and len(self._seen) == before
+
+
 class BegunTurn(NamedTuple):
     """A turn: the start of a branch that takes its place, and the line that begins it. ``size``: that of its prompt;
     0 if a message of another agent begins it."""
@@ -75,20 +89,19 @@ class BegunTurn(NamedTuple):
 def turn_in(events: Sequence[Event]) -> Event | None:
     """Return the event that begins a turn, None without one: a prompt, or in codex a message of another agent, which
     a rollback counts alike."""
-    return next(filter(begins_turn, events), None)
+    return next(filter(_begins_turn, events), None)
 
 
-def begins_turn(event: Event) -> bool:
-    """True for a prompt, and for a message of another agent in codex."""
+def _begins_turn(event: Event) -> bool:
     return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)
 
 
-def stated_agent(result: ToolResultEvent) -> str | None:
-    """Return the sub-agent that the result of a call states to have come from, None without one."""
+def note_agents(spawned: dict[str, int], result: ToolResultEvent, call: int) -> None:
+    """Note in ``spawned`` that line ``call`` has the call of those sub-agents that its ``result`` names."""
     match result.meta:
         case {"toolUseResult": {"agentId": str(agent)}}:
-            return agent
+            spawned[agent] = call
         case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
-            return agent
-        case _:
-            return None
+            spawned[agent] = call
+    for agent in _UUID.findall(result.text[:4096]):
+        spawned.setdefault(agent, call)

@@ -1,6 +1,5 @@
 """Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from hashlib import blake2b
@@ -10,13 +9,13 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.capture.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
-from ctxd.capture.native_import_plan import TranscriptPlan
+from ctxd.capture.whole_imports import WholeImportCheck
 from ctxd.cli.import_state import SourceRecord
 from ctxd.click_support import Stop
 from ctxd.clock import Clock
 from ctxd.formats.harness_session import is_id_of_hand_over
 from ctxd.transcripts.claude_code import is_typed
-from ctxd.transcripts.discovery import Transcript, lines_of
+from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
 from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.records import Line, as_text, record_of
 from ctxd.transcripts.source_lines import open_source
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 _BYTES_AT_ONCE: Final = 256 * 1024
 """Bytes per read, and between two checkpoints for other tasks."""
 
+_CHECKS_MAX: Final = 16
+"""Checks that are kept, so that a growing source is not read from its start again."""
+
 _UNCOMMITTED: Final = "ctx-uncommitted"
 """Stands in a dry run for the commit that an import would make of the session's events."""
 
@@ -41,14 +43,16 @@ async def recorded_events(
     record: SourceRecord,
     events: Sequence[Event],
     written: int,
+    checks: dict[str, WholeImportCheck],
     *,
     dry_run: bool,
 ) -> RecordedEvents:
     """Return the ``events`` that a source's session has as the ``RecordedEvents`` that its import leaves out.
-    ``written``: the bytes of the source that a hand-over wrote before them. Unless ``dry_run``, the events are
-    committed first. Raises: CallFailed; as ``lines_of``. Cancel: safe."""
+    ``written``: the bytes of the source that a hand-over wrote before them. ``checks``: those of the
+    sources that were read last, by path; updated. Unless ``dry_run``, the events are committed first. Raises:
+    CallFailed; as ``lines_of``. Cancel: safe."""
     # Imported lines continue this commit, or form a separate chain.
-    own = record.continued
+    own = record.continued if record.continued_at else ""
     if not own and not dry_run:
         own = (await client.context_current(session=source.session)).context_id or ""
     newest = (await client.commit_resolve(session=source.session)).commit
@@ -61,16 +65,23 @@ async def recorded_events(
     before = clock.wall_ms() if newest is None else newest.created_at_ms
     make = partial(
         RecordedEvents, events, record.unrecorded, before, own or None, has_commits=has_commits,
-        redact=redact_as_stored, written=written, whole=record.whole, continued_at=record.continued_at,
+        redact=redact_as_stored, written=0 if record.whole else written, whole=record.whole,
+        continued_at=record.continued_at,
     )  # fmt: skip
     recorded = make()
     if not (source.agent or source.is_spawned or source.stored):
         # Once an import has left out recorded events, later imports of the source do so too.
         is_first = record.size == record.unrecorded and not record.whole and not written
-        if (is_first and (whole := await _unrecorded_beginning(source, make()))) or (
-            whole := await _rewound(source, make())
-        ):
+        if is_first and (whole := await _unrecorded_beginning(source, make())):
             recorded.complete(whole)
+        else:
+            check = await _checked(source, make(), checks.pop(source.path, None))
+            if check.is_needed and check.recorded.has_met_all:
+                recorded.complete(check.size)
+            else:
+                checks[source.path] = check
+                while len(checks) > _CHECKS_MAX:
+                    checks.pop(next(iter(checks)))
     return recorded
 
 
@@ -135,24 +146,21 @@ async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) ->
     return end if is_begun and recorded.has_met_all else 0
 
 
-async def _rewound(source: Transcript, recorded: RecordedEvents) -> int:
-    """Return the size of a source, up to its last complete line, if its conversation goes back to before a line that
-    the session has, which the session would keep in its context; else 0, also if the source lacks events of the
-    session. The lines are passed to ``recorded``. Raises: as ``lines_of``. Cancel: safe."""
-    read, end, unseen = LINE_READERS[source.format], 0, 0
-    plan, last_recorded, is_rewound = TranscriptPlan(source.format, source.path), -1, False
-    for line in lines_of(source):
-        end, unseen = line.end, unseen + len(line.source)
+async def _checked(source: Transcript, recorded: RecordedEvents, earlier: WholeImportCheck | None) -> WholeImportCheck:
+    """Return the check of a source, all of whose lines are read. ``earlier``: has read the first of them, and is
+    continued if the source has only grown since. Raises: as ``lines_of``. Cancel: safe."""
+    found = WholeImportCheck(source, recorded)
+    if earlier is not None and can_continue(source, earlier.size, earlier.tail):
+        recorded.take_over(earlier.recorded)
+        found, found.recorded = earlier, recorded
+    unseen = 0
+    for line in lines_of(source, found.size):
+        unseen += len(line.source)
         if unseen > _BYTES_AT_ONCE:
             unseen = 0
             await anyio.lowlevel.checkpoint()
-        number = len(plan.branch_points)
-        deque(plan.add(line), maxlen=0)
-        is_rewound = is_rewound or any(point <= last_recorded for point in plan.branch_points[number:])
-        events = [] if line.record is None else [entry.event for entry in read([Line(1, line.record)])]
-        if recorded.has_content_of(line, events):
-            last_recorded = plan.size - 1
-    return end if is_rewound and recorded.has_met_all else 0
+        found.add(line)
+    return found
 
 
 def _size_of_hand_over(source: Transcript) -> int:

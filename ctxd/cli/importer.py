@@ -18,6 +18,7 @@ from ctxd.capture.copied_lines import CopyDetector, ImportedLines
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
+from ctxd.capture.whole_imports import WholeImportCheck
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
 from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
@@ -105,6 +106,7 @@ class TranscriptImport:
         self._under_way: set[str] = set()
         self._is_watch = watch
         self._live: dict[str, _Planned] = {}
+        self._checks: dict[str, WholeImportCheck] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._databases: dict[str, Stat] = {}
@@ -307,8 +309,7 @@ class TranscriptImport:
     ) -> tuple[_Planned, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
-        if recorded is not None and recorded.is_completed:
-            live = None  # The source is imported from its start again.
+        live = None if recorded is not None and recorded.is_completed else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
@@ -365,7 +366,7 @@ class TranscriptImport:
                 f"it is paused (ctx session pause {source.session})"
             )
         return await recorded_events(
-            self._client, self._clock, source, record, events[begun:], written, dry_run=self._dry_run
+            self._client, self._clock, source, record, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 
     async def _record_outcome(self, planned: _Planned) -> None:

@@ -81,7 +81,7 @@ def _no_method(method: str) -> ErrorObject:
     """The error for a method that this connection may not call, or that does not exist."""
     if method not in METHODS:
         return error_object("method_not_found", "there is no such method here", hint="rpc.discover lists the methods.")
-    message = f"{method} is not available on this connection: it is a sandbox's, or may call certain methods only"
+    message = f"this connection may not call {method}: it is a sandbox's, or was granted certain methods only"
     return error_object("method_not_found", message, hint="hello lists its methods; the host's socket has all.")
 
 

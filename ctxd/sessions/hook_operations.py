@@ -12,7 +12,7 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook, shortened
+from ctxd.transcripts.hook_events import HookedCall, HookInput, another_call_id, read_hook, shortened
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
@@ -33,6 +33,37 @@ _KNOWN: Final = frozenset({"toolcall_conflict", "purged"})
 """Error codes of recording a tool call whose id the session already has."""
 
 
+_STARTED_MAX: Final = 64
+"""Calls of a session whose starts are remembered."""
+
+_SESSIONS_MAX: Final = 256
+"""Sessions whose started calls are remembered."""
+
+
+class _StartedCalls:
+    """The ids of the newest calls that hooks have started, each with the id that its content gives it. In memory only:
+    after a restart, the calls with an output decide which ids are used."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, dict[str, str]] = {}
+
+    def note(self, session: str, call: str, own: str) -> bool:
+        """Note the start of ``call``. Returns: True if a call of other content was started under this id."""
+        calls = self._sessions[session] = self._sessions.pop(session, {})
+        while len(self._sessions) > _SESSIONS_MAX:
+            self._sessions.pop(next(iter(self._sessions)))
+        is_another = calls.setdefault(call, own) != own
+        if is_another:
+            calls[own] = own
+        while len(calls) > _STARTED_MAX:
+            calls.pop(next(iter(calls)))
+        return is_another
+
+    def has(self, session: str, call: str) -> bool:
+        """True if ``call`` was started."""
+        return call in self._sessions.get(session, ())
+
+
 class HookOperations:
     """The operation ``session.hook``, made of the operations on sessions, tool calls and the chat."""
 
@@ -44,6 +75,7 @@ class HookOperations:
         self._chat = chat
         self._toolcalls = toolcalls
         self._recording: dict[str, SessionLock] = {}
+        self._started = _StartedCalls()
 
     async def hook(self, actor: Actor, params: SessionHookParams, request: WriteRequest | None = None) -> Accepted:
         """Record the event in the session of the harness's own session; only once if the harness gives it an id.
@@ -59,8 +91,6 @@ class HookOperations:
         result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
         if found.call is None and not found.events:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
-        output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
-        result = msgspec.structs.replace(result, output=output)
         # The hooks for the start and the end of a call may run concurrently: the lock lets no other hook write between
         # the checks of one and its write.
         lock = self._recording.setdefault(found.session, SessionLock())
@@ -83,7 +113,7 @@ class HookOperations:
         is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request, is_late)
-        found = await self._with_own_id(found)
+        found = await self._with_unused_id(found)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
@@ -93,7 +123,7 @@ class HookOperations:
             found = await self._with_kept_place(found)
         own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
         try:
-            accepted = await self._record(actor, found, own, is_late)
+            found, accepted = await self._record(actor, found, own, is_late)
         except CtxdError as error:
             is_known = error.code in _KNOWN or (error.code == "idempotency_mismatch" and found.native is not None)
             if not is_known:
@@ -103,6 +133,8 @@ class HookOperations:
             result = msgspec.structs.replace(result, outcome="known")
         finally:
             request.submitted = request.submitted or own.submitted
+        if params.shorten_chars is not None:
+            result = msgspec.structs.replace(result, output=shortened(params.harness, found, params.shorten_chars))
         if found.is_end:
             paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             accepted = accepted if paused.pending is None else paused
@@ -169,27 +201,34 @@ class HookOperations:
         (event,) = found.events
         assert isinstance(event, ToolCallEvent)
         if event.sidechain is not None:
-            return await self._has(actor, native_op_id(found.session, "call", event.call))
+            return await self._has(actor, native_op_id(found.session, "call", event.call, event.sidechain))
         live = await self._sessions.live(found.session)
         return any(live.state.is_a(id, "toolcall") for id in (event.call, toolcall_alias(found.session, event.call)))
 
-    async def _with_own_id(self, found: HookInput) -> HookInput:
-        """Return ``found``, with another id of its tool call if a call with other arguments has that id and an output.
-        Raises: CtxdError corrupt, store_failed."""
+    async def _with_unused_id(self, found: HookInput) -> HookInput:
+        """Return ``found``, with another id of its tool call if a call with other arguments has that id. Raises:
+        CtxdError corrupt, store_failed."""
         event = found.events[0] if found.is_start else found.call
         if not isinstance(event, ToolCallEvent | HookedCall):
             return found
+        another = found.of_another_call(event.tool, event.args)
+        if another is found:
+            return found
+        own = another_call_id(event.call, event.tool, event.args)
+        if found.is_start and self._started.note(found.session, event.call, own):
+            return another
+        if not found.is_start and self._started.has(found.session, own):
+            return another
         live = await self._sessions.live(found.session)
         for id in (event.call, toolcall_alias(found.session, event.call)):
-            if live.state.is_a(id, "toolcall"):
-                stored = (await self._sessions.store.heads((id,)))[id]
-                known = {} if stored is None else stored.document.payload
-                # A start from before the output belongs to it, even if the harness has changed the arguments since.
-                is_late = stored is None or (isinstance(event, ToolCallEvent) and (event.at or 0) <= stored.valid_time)
-                # Arguments with secrets may be stored in another form.
-                is_comparable = not is_late and "args" in known and "secrets" not in known
-                if is_comparable and (known["tool"], known["args"]) != (event.tool, event.args):
-                    return found.of_another_call(event.tool, event.args)
+            stored = (await self._sessions.store.heads((id,)))[id] if live.state.is_a(id, "toolcall") else None
+            # A start from before the output belongs to it, even if the harness has changed the arguments since.
+            if stored is None or (isinstance(event, ToolCallEvent) and (event.at or 0) <= stored.valid_time):
+                continue
+            known = stored.document.payload
+            # Arguments with secrets may be stored in another form.
+            if "secrets" not in known and (known.get("tool"), known.get("args")) != (event.tool, event.args):
+                return another
         return found
 
     async def _has(self, actor: Actor, op_id: str) -> bool:
@@ -213,18 +252,21 @@ class HookOperations:
             recorded = msgspec.structs.replace(before, permissions=after)
             await self._lifecycle.annotate(actor, SessionAnnotateParams(session=found.session, recorded=recorded))
 
-    async def _record(self, actor: Actor, found: HookInput, request: WriteRequest, is_late: bool) -> Accepted:
+    async def _record(
+        self, actor: Actor, found: HookInput, request: WriteRequest, is_late: bool
+    ) -> tuple[HookInput, Accepted]:
+        """Record the event. Returns ``found``, with another id of its call if an earlier call has all but its output.
+        Raises: as ``hook``; CtxdError toolcall_conflict, purged."""
         if found.call is None:
             params = SessionAppendParams(session=found.session, events=found.events)
-            return await self._chat.append(actor, params, request, also_paused=is_late)
+            return found, await self._chat.append(actor, params, request, also_paused=is_late)
         try:
-            return await self._record_call(actor, found.session, found.call, request, is_late)
+            return found, await self._record_call(actor, found.session, found.call, request, is_late)
         except CtxdError as error:
-            another = found.of_another_call(found.call.tool, found.call.args, found.call.text).call
-            if error.code != "toolcall_conflict" or another is None:
+            found = found.of_another_call(found.call.tool, found.call.args, found.call.text)
+            if error.code != "toolcall_conflict" or found.call is None:
                 raise
-            # The same call again, with another output.
-            return await self._record_call(actor, found.session, another, request, is_late)
+            return found, await self._record_call(actor, found.session, found.call, request, is_late)
 
     async def _record_call(
         self, actor: Actor, session: str, call: HookedCall, request: WriteRequest, is_late: bool

@@ -56,9 +56,15 @@ reply."""
 _REUSED_CHARS_MAX: Final = 1000
 
 
-def native_call(call: str) -> str:
+def native_call_id(call: str) -> str:
     """Return the harness's own id of a call recorded as ``call``."""
     return call[:-9] if _REUSED.fullmatch(call[-9:]) else call
+
+
+def another_call_id(call: str, *content: object) -> str:
+    """Return the id of a call whose native id an earlier ``call`` has. ``content``: its tool and arguments, and its
+    output if an earlier call has these too."""
+    return f"{native_call_id(call)}~{_digest(msgspec.json.encode(content, order='sorted').decode())[:8]}"
 
 
 class HookedCall(NamedTuple):
@@ -113,13 +119,13 @@ class HookInput(NamedTuple):
         return self._replace(events=tuple(each for each in self.events if isinstance(each, typed.ToolResultEvent)))
 
     def of_another_call(self, *content: object) -> "HookInput":
-        """Return the input with another id of its call, derived from ``content``: an earlier call has the same native
-        id. Unchanged for a call of a sub-agent and for an id that is too long."""
+        """Return the input with ``another_call_id`` of its call for ``content``. Unchanged for a call of a sub-agent,
+        and for an id that is too long."""
         event = self.events[0] if self.events else None
         call = self.call.call if self.call is not None else event.call if isinstance(event, typed.ToolCallEvent) else ""
         if not call or len(call) > _REUSED_CHARS_MAX or (event is not None and event.sidechain is not None):
             return self
-        id = f"{native_call(call)}~{_digest(msgspec.json.encode(content, order='sorted').decode())[:8]}"
+        id = another_call_id(call, *content)
         start = native_op_id(self.session, "start", id)
         if self.call is not None:
             return self._replace(call=self.call._replace(call=id, is_started=False), start=start)
@@ -191,7 +197,7 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
         return found  # Without an id, its output could not be matched to it.
     args = record.get("tool_input") if place["sidechain"] else args_object(record.get("tool_input"))
     event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
-    key = native_op_id(found.session, "start", call)
+    key = native_op_id(found.session, "start", call, *_agent_of(place))
     return found._replace(events=(event,), native=key, start=key)
 
 
@@ -225,7 +231,7 @@ def _json_of(text: str) -> object:
 
 def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     call, tool = _call_id(record), _tool_name(record)
-    start = None if call is None else native_op_id(found.session, "start", call)
+    start = None if call is None else native_op_id(found.session, "start", call, *_agent_of(place))
     call = call or f"call-{_digest(msgspec.json.encode(record).decode())}"
     failed = record.get("hook_event_name") == "PostToolUseFailure"
     response = record.get("error") if failed else record.get("tool_response")
@@ -240,7 +246,12 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
         typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
         typed.ToolResultEvent(call=call, text=text, is_error=status != "ok", **place),
     )
-    return found._replace(events=events, native=native_op_id(found.session, "call", call))
+    return found._replace(events=events, native=native_op_id(found.session, "call", call, *_agent_of(place)))
+
+
+def _agent_of(place: dict[str, Any]) -> tuple[str, ...]:
+    """Return the sub-agent of an event as a part of its key; empty for the conversation."""
+    return () if place["sidechain"] is None else (place["sidechain"],)
 
 
 def _call_id(record: Record) -> str | None:

@@ -26,6 +26,9 @@ TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 OpenAI's Responses API generates some of more than 450.
 """
 
+STOP_PATTERN: Final = r"^(compaction|root|ctx-[0-9a-f]{8,64})$(?!\n)"
+"""Pattern of the place where a materialized context begins."""
+
 PREFIX_CHARS_MIN: Final = 8
 """Minimum length of an abbreviated object id."""
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from ctxd_protocol.context_types import ToolDeclaration
+from ctxd_protocol.ids import STOP_PATTERN, TOOLCALL_ID_PATTERN
 
 _PLACE: Final = " - at `$"
 _STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
@@ -22,7 +23,12 @@ _UNITS: Final = {"str": "characters", "bytes": "bytes", "object": "members"}
 
 _PATTERN: Final = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
 _NAME: Final = re.compile(r"\^\[A-Za-z0-9\]\[A-Za-z0-9(.+)\]\{0,([0-9]+)\}\$.*")
-_HEX: Final = re.compile(r"\^\(?(ctx-)?\[0-9a-f\]\{([0-9]+)(?:,([0-9]+))?\}.*")
+_WORD: Final = re.compile(r"\^\[A-Za-z0-9(.+)\]\{1,([0-9]+)\}\$.*")
+_OTHERS: Final = {
+    repr(TOOLCALL_ID_PATTERN)[1:-1]: "1 to 1,024 printable characters",
+    repr(STOP_PATTERN)[1:-1]: "compaction, root, or ctx- and 8 to 64 lower-case hexadecimal digits",
+}
+_HEX: Final = re.compile(r"\^\(?(ctx-)?\[0-9a-f\]\{([0-9]+)(?:,([0-9]+))?\}\)?\??\$.*")
 
 _QUOTED_CHARS_MAX: Final = 200
 """Maximum characters of an error text of msgspec, which may quote sent values of any length."""
@@ -41,7 +47,7 @@ def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]
         is_empty = (bound, number) == ("fewer", 1)
         shown, place, path = f"{name} is empty" if is_empty else f"{name} has {bound} than {number:,} {unit}", "", ""
     elif len(path) > 1 and (pattern := _PATTERN.fullmatch(text)) is not None and (form := _form(pattern[1])):
-        shown, place, path = f"{name} is not valid: it is {form}", "", ""
+        shown, place, path = f"{name} is not valid: it must be {form}", "", ""
     elif len(path) > 1 and (value := _BOUND.fullmatch(text)) is not None:
         shown, place, path = f"{name} is {'less' if value[1] == '>=' else 'greater'} than {value[2]}", "", ""
     message, hint = f"{shown}{place}{path}", "rpc.discover describes every method's parameters."
@@ -66,8 +72,10 @@ def _form(pattern: str) -> str:
         return f"a letter or digit, then letters, digits or {others}, at most {int(found[2]) + 1} characters in all"
     if (found := _HEX.fullmatch(pattern)) is not None:
         digits = found[2] if found[3] is None else f"{found[2]} to {found[3]}"
-        return f"{'ctx- and ' if found[1] else ''}{digits} hexadecimal digits"
-    return ""
+        return f"{'ctx- and ' if found[1] else ''}{digits} lower-case hexadecimal digits"
+    if (found := _WORD.fullmatch(pattern)) is not None:
+        return f"1 to {found[2]} letters, digits or {' '.join(found[1])}"
+    return _OTHERS.get(pattern, "")
 
 
 @cache

@@ -256,7 +256,40 @@ def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_contex
     session.last = after_c
     session.turn("e")
     assert in_context() == ["a", "c", "e"]
-    assert session.imported()["commits"] == 0
+    assert held(client, session.id)["answer e"] == 2, "of the hooks, and of the whole transcript"
+
+
+@pytest.mark.requirement("HOK-14")
+def test_turns_after_a_return_are_in_one_commit_and_so_are_those_before_hooks(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a", hooked=False)
+    session.last = None
+    session.turn("b", hooked=False)
+    session.imported()
+    for label in "cd":
+        session.hook("SessionStart", source="resume")
+        session.turn(label)
+        session.hook("SessionEnd", reason="other")
+        session.imported()
+    assert held(client, session.id) == once("a", "b", "c", "d")
+    assert [label for label in "abcd" if whole(client, session.id)[f"answer {label}"]] == ["b", "c", "d"]
+
+
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize("hooked", ["hh-", "h-h-", "h-h-h", "hh--h"])
+def test_turns_with_and_without_hooks_are_all_in_the_context(session: Session, client: SyncClient, hooked: str) -> None:
+    for label, by in zip("abcde", hooked, strict=False):
+        if by == "h":
+            session.hook("SessionStart", source="resume")
+        session.written = datetime.now(UTC).isoformat()
+        session.turn(label, hooked=by == "h")
+        if by == "h":
+            session.hook("SessionEnd", reason="other")
+        session.imported()
+        has = whole(client, session.id)
+        seen = [each for each in "abcde" if has[f"answer {each}"] == has[f"prompt {each}"] == 1]
+        assert "".join(seen) == "abcde"[: "abcde".index(label) + 1]
 
 
 @pytest.mark.requirement("HOK-18")

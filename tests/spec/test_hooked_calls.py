@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ctxd.hook import delivery, texts_before_call
-from ctxd.transcripts.hook_events import native_call
+from ctxd.transcripts.hook_events import native_call_id
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -67,18 +67,44 @@ def test_calls_that_a_provider_numbers_anew_in_each_reply_are_calls_of_their_own
     made = [event for event in found if isinstance(event, ToolCallEvent)]
     assert [each.args["command"] for each in made if isinstance(each.args, dict)] == [command for command, _ in ran]
     assert len({each.call for each in made}) == 4
-    assert [native_call(each.call) for each in made] == ["call_0"] * 4
+    assert [native_call_id(each.call) for each in made] == ["call_0"] * 4
     with connect_sync(harness.daemon.socket) as client:
         assert [content(client, harness.session, each.call) for each in made] == [output for _, output in ran]
     assert calls(found) == [f"{kind} {each.call}" for each in made for kind in ("call", "result")]
-    # A start from before the output, whose arguments another hook has changed since, is no call of its own.
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_call_with_the_id_of_one_that_was_denied_is_a_call_of_its_own(harness: Harness) -> None:
+    harness.hook("PreToolUse", tool_name="Bash", tool_input={"command": "rm -rf /"}, tool_use_id="call_0")
+    for event in ("PreToolUse", "PostToolUse", "PostToolUse"):
+        response = {} if event == "PreToolUse" else {"tool_response": "a.txt"}
+        harness.hook(event, tool_name="Bash", tool_input={"command": "ls"}, tool_use_id="call_0", **response)
+    denied, ran, result = events(harness)
+    assert isinstance(denied, ToolCallEvent) and isinstance(ran, ToolCallEvent) and isinstance(result, ToolResultEvent)
+    assert (denied.call, denied.args, ran.args) == ("call_0", {"command": "rm -rf /"}, {"command": "ls"})
+    assert result.call == ran.call != denied.call
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_start_from_before_the_output_is_no_call_of_its_own_if_its_arguments_were_changed_since(
+    harness: Harness,
+) -> None:
+    harness.tool("toolu_1")
     record = {
-        "session_id": NATIVE, "cwd": "/", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": "call_0",
-        "tool_input": {"command": "unchanged"},
+        "session_id": NATIVE, "cwd": "/", "hook_event_name": "PreToolUse", "tool_name": "Bash",
+        "tool_use_id": "toolu_1", "tool_input": {"command": "ls -l"},
     }  # fmt: skip
     with connect_sync(harness.daemon.socket) as client:
         assert client.session_hook("claude-code", json.dumps(record), at=1).outcome == "known"
-    assert events(harness) == found
+    assert calls(events(harness)) == ["call toolu_1", "result toolu_1"]
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_sub_agent_may_number_its_calls_as_the_conversation_does(harness: Harness) -> None:
+    for members in ({}, {"agent_id": "a1"}):
+        for event in ("PreToolUse", "PostToolUse"):
+            harness.hook(event, tool_name="Bash", tool_input={}, tool_response="x", tool_use_id="call_0", **members)
+    assert [event.sidechain for event in events(harness)] == [None, None, "a1", "a1"]
 
 
 @pytest.mark.requirement("HOK-15")

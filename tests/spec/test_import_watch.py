@@ -7,13 +7,18 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 import watchfiles
 from watchfiles import Change
 
+from ctxd.capture.whole_imports import WholeImportCheck
+from ctxd.cli.importer import TranscriptImport
 from ctxd.cli.main import run
+from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
+from tests.spec.test_exactly_once import Session
 from tests.spec.test_import import CTX, Claude, append, views, write
 
 
@@ -58,3 +63,26 @@ def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_fold
     monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
     assert run(["import", "claude", str(tmp_path), "--watch"]) == 0
     assert views(client, claude.id) == ["ab"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_reads_only_the_new_lines_of_a_session_with_hooks(
+    daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(daemon, tmp_path / "home")
+    session.turn("a")
+    session.hook("SessionEnd", reason="other")
+    read: list[int] = []
+    add = WholeImportCheck.add
+    monkeypatch.setattr(WholeImportCheck, "add", lambda check, line: (read.append(line.end), add(check, line)))
+
+    async def watched() -> None:
+        async with connect(daemon.socket) as connected:
+            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+            for label in "bcd":
+                await watch.run([session.file.parent])
+                session.turn(label, hooked=False)
+            await watch.run([session.file.parent])
+
+    anyio.run(watched)
+    assert read == sorted(set(read)) and read[-1] == session.file.stat().st_size

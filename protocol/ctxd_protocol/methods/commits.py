@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ctxd_protocol.ids import OpIdText, SessionIdText
+from ctxd_protocol.ids import STOP_PATTERN, OpIdText, SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, ArtifactText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, PathText, Result
@@ -301,7 +301,7 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     """
 
     commit: CommitIdText | None = None
-    stop: Annotated[str, msgspec.Meta(pattern=r"^(compaction|root|ctx-[0-9a-f]{8,64})$(?!\n)")] = "compaction"
+    stop: Annotated[str, msgspec.Meta(pattern=STOP_PATTERN)] = "compaction"
     format: FormatText | None = None
     content: bool = True
     offset: Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)] = 0

@@ -7,6 +7,7 @@ import pytest
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.transcripts.format_detection import LINE_READERS, Format
+from ctxd.transcripts.hook_events import another_call_id
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
@@ -119,3 +120,22 @@ def test_a_slash_command_is_known_whose_secret_was_redacted() -> None:
         [stored], 0, 1, redact=lambda text: text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
     )
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"" and recorded.is_over
+
+
+@pytest.mark.requirement("HOK-15")
+def test_outputs_of_calls_that_share_a_native_id_are_told_apart() -> None:
+    """The second of three calls was denied: only the transcript has its output."""
+    arguments = [{"command": command} for command in ("ls", "rm", "pwd")]
+    ids = ["call_0", *(another_call_id("call_0", "Bash", args) for args in arguments[1:])]
+    made = [ToolCallEvent(call=id, tool="Bash", args=args) for id, args in zip(ids, arguments, strict=True)]
+    recorded = RecordedEvents([*made, ToolResultEvent(call=ids[0]), ToolResultEvent(call=ids[2])], 0, 1)
+    left = []
+    for number, args in enumerate(arguments):
+        call = {"type": "tool_use", "id": "call_0", "name": "Bash", "input": args}
+        output = {"type": "tool_result", "tool_use_id": "call_0", "content": f"output {number}"}
+        for kind, block in (("assistant", call), ("user", output)):
+            record = {**CLAUDE, "type": kind, "message": {"role": kind, "content": [block]}}
+            line = recorded.without(SourceLine(9, b"{}\n", record, b""), read("claude-code", record))
+            left += [block] if line.to_store else []
+    assert left == [{"type": "tool_result", "tool_use_id": "call_0", "content": "output 1"}]
+    assert recorded.has_met_all

@@ -232,6 +232,13 @@ def test_a_line_that_is_there_twice_is_in_one_commit():
     records = [record("a", None), answers("b", "a"), record("c", "b"), answers("d", "c")]
     planned = Planned("claude-code", [*records, records[3], *records, record("e", "d")])
     assert planned.views() == ["abcde"] and planned.plan.copied == 5
+    # Another version has kept both.
+    planned = Planned("claude-code", [])
+    planned.plan.keeps_cuts = True
+    for each in [*records, records[3]]:
+        planned.add(each)
+    planned.take(planned.plan.flush())
+    assert planned.views() == ["abcdd"]
 
 
 def test_a_root_after_records_beside_the_conversation_begins_it_anew():
