@@ -238,7 +238,7 @@ def test_an_error_is_one_line_with_the_remedy(
     ("uri", "remedy"),
     [
         ("ctx://object/", "write ctx://object/ID"),
-        ("ctx://object/no-such", "8 or more characters of an id"),
+        ("ctx://object/no-such", "8 or more characters"),
         ("ctx://commit/ctx-00000000", "ctx log"),
         ("file:///etc/passwd", "write ctx://object/ID"),
     ],
