@@ -5,6 +5,7 @@ would keep the abandoned turns in its context.
 """
 
 from collections import deque
+from typing import Final
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.native_import_plan import TranscriptPlan
@@ -14,7 +15,7 @@ from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
 
-_TAIL_BYTES = 64
+_TAIL_BYTES: Final = 64
 
 
 class WholeImportCheck:
@@ -24,8 +25,9 @@ class WholeImportCheck:
     def __init__(self, source: Transcript, recorded: RecordedEvents) -> None:
         self.recorded = recorded
         self.is_needed = False
-        """True once the conversation has gone back to before a line that the session has; or once a turn that the
-        session lacks follows one that it has, after lines that continued the session: they continue it only once."""
+        """True once the conversation has gone back to before a line that the session has. Also true once a turn that
+        the session lacks comes after turns that it has and that came after a first continuation: the lines of a source
+        continue a session at one place only."""
         self.size = 0
         """Bytes of the source that were read, up to its last complete line."""
         self.tail = b""
@@ -33,7 +35,7 @@ class WholeImportCheck:
         self._plan = TranscriptPlan(source.format, source.path)
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1
-        self._is_continued_twice = False
+        self._is_recorded_after_continuation = False
 
     def add(self, line: SourceLine) -> None:
         """Read the next line."""
@@ -46,9 +48,10 @@ class WholeImportCheck:
         if line.end > max(self.recorded.whole, self.recorded.since) and self._last_recorded >= 0:
             points = self._plan.branch_points[number:]
             self.is_needed = self.is_needed or any(point <= self._last_recorded for point in points)
-        is_after = 0 < self.recorded.continued_at < line.end and line.end > self.recorded.whole
+        start = max(self.recorded.continued_at, self.recorded.whole)
+        is_after_continuation = self.recorded.continued_at > 0 and line.end > start
         if self.recorded.find(line, events):
             self._last_recorded = self._plan.size - 1
-            self._is_continued_twice = self._is_continued_twice or is_after
-        elif is_after and self._is_continued_twice and any(is_typed(each) and not each.sidechain for each in events):
+            self._is_recorded_after_continuation |= is_after_continuation
+        elif self._is_recorded_after_continuation and any(is_typed(each) and not each.sidechain for each in events):
             self.is_needed = True
