@@ -131,8 +131,8 @@ class Assembler:
         target: RequestTarget | None = None,
         secrets: Secrets | None = None,
     ) -> Assembled:
-        """The context that ``assembler`` would record, without recording it: number 0 and no context id, unless it
-        equals the last one recorded. Raises, and cancel: as ``assembler``."""
+        """The context that ``assemble`` would record, without recording it: number 0 and no context id, unless it
+        equals the last one recorded. Raises, and cancel: as ``assemble``."""
         while True:
             cleared, bare = self._cache.cleared, call.without_id()
             made = await self.assemble(
