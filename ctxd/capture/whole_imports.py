@@ -5,17 +5,14 @@ would keep the abandoned turns in its context.
 """
 
 from collections import deque
-from typing import Final
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
-from ctxd.transcripts.discovery import Transcript
+from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
 from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
-
-_TAIL_BYTES: Final = 64
 
 
 class WholeImportCheck:
@@ -39,7 +36,7 @@ class WholeImportCheck:
 
     def add(self, line: SourceLine) -> None:
         """Read the next line."""
-        self.size, self.tail = line.end, (self.tail + line.source)[-_TAIL_BYTES:]
+        self.size, self.tail = line.end, (self.tail + line.source)[-TAIL_BYTES:]
         number = len(self._plan.branch_points)
         deque(self._plan.add(line), maxlen=0)
         # The plan keeps no events, so the record is read a second time.

@@ -10,7 +10,7 @@ from blake3 import blake3
 from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
 from ctxd.cli.import_state import SourceRecord
 from ctxd.clock import Clock
-from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
+from ctxd.transcripts.discovery import TAIL_BYTES, Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
@@ -19,9 +19,6 @@ from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 if TYPE_CHECKING:
     from ctxd_client import Client
-
-_TAIL_BYTES: Final = 16 * 1024
-"""Bytes at the end of the earlier reading that must be unchanged if the next reading is to continue there."""
 
 _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
 _SETTLED_MS: Final = 1000
@@ -90,7 +87,7 @@ class SourceReading:
         if line.end - self._hashed >= _BYTES_HASHED_AT_ONCE:
             self._update()
         self.size = line.end
-        self.tail = (self.tail + line.source)[-_TAIL_BYTES:]
+        self.tail = (self.tail + line.source)[-TAIL_BYTES:]
         self.lines += bool(line.to_store)
         self.is_level = self.size == self.record.size and self.digest() == self.record.digest
         if self.is_level:

@@ -200,6 +200,10 @@ def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
     return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
 
 
+TAIL_BYTES: Final = 16 * 1024
+"""Bytes at the end of an earlier reading that must be unchanged if the next reading is to continue there."""
+
+
 def can_continue(source: Transcript, size: int, tail: bytes) -> bool:
     """Return True if reading can continue after the first ``size`` bytes, which were read before and ended with
     ``tail``. Always False for compressed files, and for sources other than files of JSON lines."""
