@@ -6,7 +6,7 @@ with the transcript's text after redaction by the same rules.
 """
 
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
@@ -99,13 +99,13 @@ class RecordedEvents:
         self._redacted: dict[Key, list[Key]] = {}
         """Keys of redacted events that were not found in the transcript yet, by their texts without tags."""
         self._required = Counter[Key]()
-        self._reused: dict[str, list[str]] = {}
-        """The ids of those calls that share a native id, by that id, in order."""
+        self._reused: dict[str, OrderedDict[str, None]] = {}
+        """The ids of calls that share a native id and were not found yet, by that id, in order."""
         self._current: dict[str, str] = {}
         """The recorded id of the call of the transcript that used a shared native id last."""
         for event in events:
             if isinstance(event, ToolCallEvent):
-                self._reused.setdefault(native_call_id(event.call), []).append(event.call)
+                self._reused.setdefault(native_call_id(event.call), OrderedDict())[event.call] = None
             for key in _keys(event)[:1]:
                 self._recorded[key] += 1
                 self._required[key] += event.sidechain is None and key[0] not in _HARMLESS
@@ -175,6 +175,9 @@ class RecordedEvents:
         """Take over the state of ``earlier``, with which the source was read before."""
         self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
         self._current = earlier._current
+        for ids in self._reused.values():
+            for id in [id for id in ids if self._met["call", portable_call(id)]]:
+                del ids[id]
         self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
@@ -211,9 +214,10 @@ class RecordedEvents:
         if not isinstance(event, ToolCallEvent | ToolResultEvent) or event.call not in self._reused:
             return event
         if isinstance(event, ToolCallEvent):
-            ids = [id for id in self._reused[event.call] if not self._met["call", portable_call(id)]]
-            own = another_call_id(event.call, event.tool, event.args)
-            self._current[event.call] = own if own in ids else ids[0] if ids else event.call
+            ids, own = self._reused[event.call], another_call_id(event.call, event.tool, event.args)
+            found = own if own in ids else next(iter(ids), event.call)
+            ids.pop(found, None)
+            self._current[event.call] = found
         return msgspec.structs.replace(event, call=self._current.get(event.call, event.call))
 
     def _known_as(self, event: Event) -> Iterator[Key]:
