@@ -12,7 +12,7 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd.transcripts.hook_events import HookedCall, HookInput, another_call_id, read_hook, shortened
+from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook, shortened
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
@@ -214,10 +214,9 @@ class HookOperations:
         another = found.of_another_call(event.tool, event.args)
         if another is found:
             return found
-        own = another_call_id(event.call, event.tool, event.args)
-        if found.is_start and self._started.note(found.session, event.call, own):
+        if found.is_start and self._started.note(found.session, event.call, another.call_id):
             return another
-        if not found.is_start and self._started.has(found.session, own):
+        if not found.is_start and self._started.has(found.session, another.call_id):
             return another
         live = await self._sessions.live(found.session)
         for id in (event.call, toolcall_alias(found.session, event.call)):

@@ -118,19 +118,25 @@ class HookInput(NamedTuple):
             return self._replace(call=self.call._replace(is_started=True))
         return self._replace(events=tuple(each for each in self.events if isinstance(each, typed.ToolResultEvent)))
 
+    @property
+    def call_id(self) -> str:
+        """The id of the call that the event starts or ends in the conversation; empty for any other event."""
+        if self.call is not None:
+            return self.call.call
+        event = self.events[0] if self.is_start else None
+        return event.call if isinstance(event, typed.ToolCallEvent) and event.sidechain is None else ""
+
     def of_another_call(self, *content: object) -> "HookInput":
-        """Return the input with ``another_call_id`` of its call for ``content``. Unchanged for a call of a sub-agent,
-        and for an id that is too long."""
-        event = self.events[0] if self.events else None
-        call = self.call.call if self.call is not None else event.call if isinstance(event, typed.ToolCallEvent) else ""
-        if not call or len(call) > _REUSED_CHARS_MAX or (event is not None and event.sidechain is not None):
+        """Return the input with ``another_call_id`` of its call for ``content``. Unchanged without ``call_id``, and for
+        one that is too long."""
+        if not 0 < len(self.call_id) <= _REUSED_CHARS_MAX:
             return self
-        id = another_call_id(call, *content)
+        id = another_call_id(self.call_id, *content)
         start = native_op_id(self.session, "start", id)
         if self.call is not None:
             return self._replace(call=self.call._replace(call=id, is_started=False), start=start)
-        assert isinstance(event, typed.ToolCallEvent)
-        return self._replace(events=(msgspec.structs.replace(event, call=id),), native=start, start=start)
+        started = msgspec.structs.replace(self.events[0], call=id)
+        return self._replace(events=(started,), native=start, start=start)
 
     @property
     def is_end(self) -> bool:
