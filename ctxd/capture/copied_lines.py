@@ -48,7 +48,7 @@ class ImportedLines(TranscriptPlan):
         if end != size or found.hexdigest(length=DIGEST_BYTES) != digest:
             raise ValueError("not the lines that were imported")
         deque(self.flush(), maxlen=0)
-        self._tip = self.at_spawn("")
+        self._tip = self.at_spawn()
 
     def at_line(self, place: int) -> Start:
         """Return the start of a chain after line ``place``. A branch within the imported lines repeats the lines up to

@@ -8,7 +8,7 @@ of its first line; if the parent is within a delta, it begins one commit earlier
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ctxd.capture.event_deduplication import RecordedEvents
@@ -34,7 +34,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 8
+PARSER: Final = 9
 """Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -43,7 +43,7 @@ DELTA_BYTES: Final = 192 * 1024
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
 _BOUNDARY: Final = "compact_boundary"
-_SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
+_SPAWNING: Final = frozenset({"Task", "Agent", "Workflow", "task", "spawn_agent", "subagent"})
 """Tools that start a sub-agent."""
 
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
@@ -75,7 +75,7 @@ class TranscriptPlan:
         self._main: Branch | None = None
         self._agents: dict[str, Branch] = {}
         self._calls: dict[str, int] = {}
-        self.spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
+        self._spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
         self._turns: list[BegunTurn] = []
         self._task: Start | None = None
         self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
@@ -242,10 +242,17 @@ class TranscriptPlan:
         place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
-    def at_spawn(self, agent: str) -> Start:
-        """Return the start of the chain of sub-agent ``agent``: after its call, else at the newest commit."""
-        if agent in self.spawned:
-            return self.at_line(self.spawned[agent])
+    def spawned_by(self, keys: Iterable[str]) -> int | None:
+        """Return the line with the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""
+        known = (
+            place for key in keys for calls in (self._calls, self._spawned) if (place := calls.get(key)) is not None
+        )
+        return next(known, None)
+
+    def at_spawn(self, *keys: str) -> Start:
+        """Return the start of the chain of the sub-agent with ``keys``: after its call, else at the newest commit."""
+        if (place := self.spawned_by(keys)) is not None:
+            return self.at_line(place)
         main = self._main
         if main is not None and main.start.source == self.source:
             return main.start
@@ -456,7 +463,7 @@ class TranscriptPlan:
             if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
                 self._calls[event.call] = place
             elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
-                note_agents(self.spawned, event, call)
+                note_agents(self._spawned, event, call)
 
 
 # --- routes: the branch of a line ---
@@ -471,11 +478,9 @@ def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterat
 
 def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
     if agent not in plan._agents:
-        place = plan._calls.get(agent)
-        if place is None and plan._main is not None and plan._main.lines:
+        if agent not in plan._calls and plan._main is not None and plan._main.lines:
             yield plan._cut(plan._main, "explicit")
-        start = plan.at_line(place) if place is not None else plan.at_spawn(agent)
-        plan._agents[agent] = plan._branch(start, agent)
+        plan._agents[agent] = plan._branch(plan.at_spawn(agent), agent)
     plan._to = plan._agents[agent]
 
 

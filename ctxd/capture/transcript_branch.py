@@ -97,11 +97,12 @@ def _begins_turn(event: Event) -> bool:
 
 
 def note_agents(spawned: dict[str, int], result: ToolResultEvent, call: int) -> None:
-    """Note in ``spawned`` that line ``call`` has the call of those sub-agents that its ``result`` names."""
+    """Note in ``spawned`` that line ``call`` has the call of those sub-agents and workflows that its ``result`` names.
+    A call that continues one of them did not spawn it."""
     match result.meta:
-        case {"toolUseResult": {"agentId": str(agent)}}:
-            spawned[agent] = call
-        case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
-            spawned[agent] = call
+        case {"toolUseResult": {"agentId": str(name)} | {"runId": str(name)}}:
+            spawned.setdefault(name, call)
+        case {"metadata": {"sessionId": str(name)} | {"sessionID": str(name)}}:
+            spawned.setdefault(name, call)
     for agent in _UUID.findall(result.text[:4096]):
         spawned.setdefault(agent, call)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,14 +19,12 @@ from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
+from ctxd.transcripts.sub_agent_files import AGENT_FILES
 from ctxd_client.errors import Conflict
 from ctxd_protocol.event_types import Event
 
 if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
-
-_AGENTS: Final = "subagents/agent-*.jsonl"
-"""Files of Claude Code's sub-agents, in the directory with the name of the session's file."""
 
 
 def import_transcript(run: Invocation, file: Path, wanted: Chain, policy: Set[Trigger], every: int) -> None:
@@ -51,7 +49,7 @@ def _named(newest: dict[str | None, str]) -> dict[str, str]:
 
 
 def _events(file: Path) -> Iterator[Event]:
-    agents = sorted(file.with_suffix("").glob(_AGENTS))
+    agents = sorted(file.with_suffix("").glob(AGENT_FILES))
     return chain.from_iterable(map(_events_of, (file, *agents)))
 
 

@@ -28,7 +28,6 @@ from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
-    AgentCallers,
     Skipped,
     Stat,
     Transcript,
@@ -44,6 +43,7 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd.transcripts.sub_agent_files import AgentCallers
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
@@ -402,7 +402,7 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
-        if (last := plan.at_spawn("")).source == source.path and last.tip is not None:
+        if (last := plan.at_spawn()).source == source.path and last.tip is not None:
             record.newest = planned.batches.ids[last.tip - 1]
         self._record.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
@@ -442,14 +442,14 @@ class TranscriptImport:
             elif source.agent or source.is_spawned:
                 if source.agent and origin.plan.newest is not None:
                     self._conversation_ends[source.session] = origin.plan.newest
-                return (await self._caller(source, origin.plan)).at_spawn(source.agent or source.native)
+                return (await self._caller(source, origin.plan)).at_spawn(*source.spawn_keys or (source.native,))
         return near or Start()
 
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
-        path = "" if not source.agent or source.agent in conversation.spawned else self._callers.path(source)
-        caller = await self._ensure_imported(path) if path else None
-        return caller.plan if caller is not None and source.agent in caller.plan.spawned else conversation
+        is_known = not source.agent or conversation.spawned_by(source.spawn_keys) is not None
+        caller = await self._ensure_imported(path) if (path := "" if is_known else self._callers.path(source)) else None
+        return conversation if caller is None or caller.plan.spawned_by(source.spawn_keys) is None else caller.plan
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat."""

@@ -2,12 +2,9 @@
 read."""
 
 import os
-import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePath
 from typing import IO, Any, Final, NamedTuple
 
@@ -24,6 +21,7 @@ from ctxd.transcripts.opencode_storage import (
 )
 from ctxd.transcripts.records import Record, as_text, decoded, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
+from ctxd.transcripts.sub_agent_files import agents_folder, is_journal, spawn_keys
 from ctxd_protocol.ids import captured_session_id
 
 _PEEKED: Final = 40
@@ -31,7 +29,6 @@ _PEEKED_BYTES: Final = 4 * 1024 * 1024
 _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file that are searched for the first record."""
 
-_AGENT_ID: Final = re.compile(rb'"agentId"\s*:\s*"([^"\\]+)"')
 _TAIL_BYTES: Final = 256 * 1024
 _SUFFIXES: Final[dict[HarnessCommand, tuple[str, ...]]] = {
     "claude": (".jsonl",),
@@ -71,11 +68,11 @@ class Stat(NamedTuple):
 class Transcript(NamedTuple):
     """A source of lines. ``path`` is its name, ``file`` its file, ``native`` the harness's id of ``session``.
 
-    ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in two sources if one begins with a copy
-    of the other. ``parent``: the session that spawned it, or that it continues; ``base``: the byte in the parent's
-    source at which it continues. ``first_own``: the first ordinal that is not copied from the parent. ``is_copy``: it
-    begins with lines of another session. ``origin``: that session, if the lines name it. ``hidden``: the kind of a
-    thread that the harness does not list.
+    ``agent``: the sub-agent of ``session`` whose chain it is; ``spawn_keys``: the names by which its caller knows it.
+    ``root``: equal in two sources if one begins with a copy of the other. ``parent``: the session that spawned it, or
+    that it continues; ``base``: the byte in the parent's source at which it continues. ``first_own``: the first ordinal
+    that is not copied from the parent. ``is_copy``: it begins with lines of another session. ``origin``: that session,
+    if the lines name it. ``hidden``: the kind of a thread that the harness does not list.
     """
 
     path: str
@@ -85,6 +82,7 @@ class Transcript(NamedTuple):
     native: str
     workdir: str = ""
     agent: str = ""
+    spawn_keys: tuple[str, ...] = ()
     root: str = ""
     parent: str = ""
     base: int | None = None
@@ -357,6 +355,8 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
 def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> Transcript | Skipped:
     """Return the session that begins with ``records``."""
     format = format_of(records)
+    if format is None and is_journal(path):
+        return Skipped(str(path), "the journal of a workflow, whose results the transcripts of its sub-agents have too")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
     known = Transcript(str(path), path, format, "", "")
@@ -385,8 +385,9 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     is_agent = path.stem.startswith("agent-") or all(each.get("isSidechain") for each in records if "uuid" in each)
     native = path.stem if _is_uuid(path.stem) else _last_session(path)
     if is_agent:
-        if path.parent.name == "subagents" and _is_uuid(path.parent.parent.name):
-            native = path.parent.parent.name
+        folder = agents_folder(path)
+        if folder is not None and _is_uuid(folder.parent.name):
+            native = folder.parent.name
         agent = agent or path.stem.removeprefix("agent-")
     root = next((as_text(each.get("uuid")) for each in records if each.get("uuid")), "")
     workdir = next((as_text(each.get("cwd")) for each in records if as_text(each.get("cwd"))), "")
@@ -399,6 +400,7 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
         native=native or first,
         workdir=workdir,
         agent=agent if is_agent else "",
+        spawn_keys=spawn_keys(path, agent) if is_agent else (),
         root=root,
         is_copy=is_copy,
         origin=_session("claude", origin, path) if is_copy and origin not in ("", native) else "",
@@ -473,35 +475,6 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
         is_copy=bool(header.get("parentSession")),
         origin=_session("pi", origin, known.file) if origin not in ("", native) else "",
     )
-
-
-class AgentCallers:
-    """Files of sub-agents of Claude Code that mention other sub-agents, such as in the results of their calls. Each
-    folder is read once, on first use."""
-
-    def __init__(self) -> None:
-        self._paths: dict[Path, dict[str, str]] = {}
-
-    def path(self, source: Transcript) -> str:
-        """Return the file of a sub-agent that mentions the sub-agent of ``source``; empty without one."""
-        folder = source.file.parent
-        if source.format != "claude-code":
-            return ""
-        if folder not in self._paths:
-            self._paths[folder] = {}
-            for path in sorted(folder.glob("agent-*.jsonl")):
-                for agent in _named_agents(path):
-                    self._paths[folder].setdefault(agent, str(path))
-        return self._paths[folder].get(source.agent, "")
-
-
-def _named_agents(path: Path) -> set[str]:
-    """Return the sub-agents that a file mentions, except its own; none if it cannot be read."""
-    found: set[str] = set()
-    with suppress(OSError), open_source(path) as file:
-        for piece in iter(partial(file.readline, _PEEKED_BYTES), b""):
-            found.update(name.decode("utf-8", "replace") for name in _AGENT_ID.findall(piece))
-    return found - {path.stem.removeprefix("agent-")}
 
 
 def in_groups(sources: Sequence[Transcript]) -> list[list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import msgspec
 import pytest
 
 from ctxd.cli import importer
@@ -300,6 +301,63 @@ def test_a_sub_agent_of_a_sub_agent_begins_behind_its_call_there(
     imported(daemon, "claude", tmp_path)
     assert views(client, claude.id) == ["abcd", "abuvwx", "abuvyzs"], "its caller has not changed"
     assert labels(client, newest(client, claude.id).commit) == "abcd"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("meta", [{}, {"toolUseId": "t1", "agentType": "workflow"}])
+def test_sub_agents_of_a_workflow_begin_behind_the_call_of_the_workflow(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, meta: Record
+) -> None:
+    launched = {"status": "async_launched", "taskType": "local_workflow", "runId": "wf_1", "taskId": "w1"}
+    records = [claude("a"), calls(claude, "b", "t1", "Workflow")]
+    records.append(returns(claude, "c", "t1", "Workflow launched") | {"toolUseResult": launched})
+    records += [claude("d", "assistant"), *claude.turn("e", "f")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    folder = tmp_path / claude.session / "subagents" / "workflows" / "wf_1"
+    for agent, labels_of in (("k1", "uv"), ("k2", "xy")):
+        told = [{**each, "isSidechain": True, "agentId": agent} for each in Claude(claude.session).turn(*labels_of)]
+        write(folder / f"agent-{agent}.jsonl", told)
+        (folder / f"agent-{agent}.meta.json").write_bytes(msgspec.json.encode(meta))
+    write(folder / "journal.jsonl", [{"type": "started", "key": "v2:h", "agentId": "k1"}])
+    outcome = imported(daemon, "claude", tmp_path)
+    (skipped,) = outcome["skipped"]
+    assert "the journal of a workflow" in skipped["reason"]
+    assert outcome["sessions"] == [claude.id] and once(client, claude.id) == "abcdefuvxy"
+    assert views(client, claude.id) == ["abcdef", "abuv", "abxy"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_without_a_result_begins_behind_the_call_that_is_noted_beside_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    def agent(name: str, records: list[Record], **meta: str) -> None:
+        path = tmp_path / claude.session / "subagents" / f"agent-{name}.jsonl"
+        write(path, [{**each, "isSidechain": True, "agentId": name} for each in records])
+        path.with_suffix(".meta.json").write_bytes(msgspec.json.encode({"agentType": "Explore", **meta}))
+
+    write(tmp_path / f"{claude.session}.jsonl", [claude("a"), calls(claude, "b", "t1", "Task"), *claude.turn("c", "d")])
+    outer = Claude(claude.session)
+    agent("k2", [outer("u"), calls(outer, "v", "t2", "Task"), outer("w", "assistant")], toolUseId="t1")
+    agent("k1", Claude(claude.session).turn("x", "y"), toolUseId="t2", parentAgentId="k2")
+    outcome = imported(daemon, "claude", tmp_path)
+    assert not outcome["skipped"] and once(client, claude.id) == "abcduvwxy"
+    assert views(client, claude.id) == ["abcd", "abuvw", "abuvxy"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_that_a_second_call_continues_begins_behind_the_first(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [claude("a"), calls(claude, "b", "t1", "Task")]
+    records.append(returns(claude, "c", "t1", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}})
+    records += [claude("d", "assistant"), claude("e"), calls(claude, "f", "t2", "Task")]
+    records.append(returns(claude, "g", "t2", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}})
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    side = Claude(claude.session)
+    told = [{**each, "isSidechain": True, "agentId": "k1"} for each in (*side.turn("u", "v"), *side.turn("x", "y"))]
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", told)
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abcdefg", "abuvxy"]
 
 
 @pytest.mark.requirement("IMP-3")

@@ -1,0 +1,84 @@
+"""Files that Claude Code keeps for the sub-agents of a session: ``subagents/[GROUP/…]agent-ID.jsonl`` in the directory
+named after the session, or beside the session's file up to version 2.0. ``agent-ID.meta.json`` beside it has the call
+that spawned the sub-agent; the agents of a workflow are in ``subagents/workflows/RUN``.
+"""
+
+import re
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ctxd.transcripts.records import Record, as_text, decoded, record_of
+from ctxd.transcripts.source_lines import open_source
+
+if TYPE_CHECKING:
+    from ctxd.transcripts.discovery import Transcript
+
+AGENT_FILES: Final = "subagents/**/agent-*.jsonl"
+"""Glob for the files of a session's sub-agents, from the directory of the session."""
+
+_FOLDER: Final = "subagents"
+_WORKFLOWS: Final = "workflows"
+_META_BYTES_MAX: Final = 1024 * 1024
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+_NAME: Final = re.compile(rb'"(?:agentId|runId)"\s*:\s*"([^"\\]+)"')
+
+
+def agents_folder(path: Path) -> Path | None:
+    """Return the directory ``subagents`` with the file ``path``; None if it is elsewhere."""
+    return next((folder for folder in path.parents if folder.name == _FOLDER), None)
+
+
+def is_journal(path: Path) -> bool:
+    """Return whether ``path`` is the journal of a workflow: starts and results of its sub-agents, without messages."""
+    return path.name == "journal.jsonl" and path.parent.parent.name == _WORKFLOWS
+
+
+def spawn_keys(path: Path, agent: str) -> tuple[str, ...]:
+    """Return the names by which a caller knows the sub-agent in the file ``path``, the surest first: the id of the call
+    that spawned it, ``agent``, and the run of its workflow."""
+    call = as_text(_meta(path).get("toolUseId"))
+    run = path.parent.name if path.parent.parent.name == _WORKFLOWS else ""
+    return tuple(key for key in (call, agent, run) if key)
+
+
+def _meta(path: Path) -> Record:
+    """Return what Claude Code noted about the sub-agent in the file ``path``; empty if it is missing or damaged."""
+    with suppress(OSError, ValueError), open_source(path.with_suffix(".meta.json")) as file:
+        return record_of(decoded(file.read(_META_BYTES_MAX)))
+    return {}
+
+
+class AgentCallers:
+    """Finds the file of the sub-agent that spawned another one. Each session's directory is read once, on first use."""
+
+    def __init__(self) -> None:
+        self._paths: dict[Path, dict[str, str]] = {}
+
+    def path(self, source: "Transcript") -> str:
+        """Return the file of the sub-agent that spawned that of ``source``: the one that Claude Code noted, else the
+        first one that mentions it, such as in the result of a call; empty without one."""
+        if source.format != "claude-code":
+            return ""
+        folder = agents_folder(source.file) or source.file.parent
+        noted = as_text(_meta(source.file).get("parentAgentId"))
+        files = sorted(folder.glob("**/agent-*.jsonl" if folder.name == _FOLDER else "agent-*.jsonl"))
+        known = next((path for path in files if noted and path.name == f"agent-{noted}.jsonl"), None)
+        if known is not None:
+            return str(known)
+        if folder not in self._paths:
+            self._paths[folder] = {}
+            for path in files:
+                for name in _mentioned(path):
+                    self._paths[folder].setdefault(name, str(path))
+        return next((found for key in source.spawn_keys if (found := self._paths[folder].get(key))), "")
+
+
+def _mentioned(path: Path) -> set[str]:
+    """Return the sub-agents and workflows that a file mentions, except its own agent; none if it cannot be read."""
+    found: set[str] = set()
+    with suppress(OSError), open_source(path) as file:
+        for piece in iter(partial(file.readline, _PIECE_BYTES), b""):
+            found.update(name.decode("utf-8", "replace") for name in _NAME.findall(piece))
+    return found - {path.stem.removeprefix("agent-")}
