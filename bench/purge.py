@@ -53,6 +53,13 @@ def fill(path: Path, total: int) -> int:
     return count
 
 
+def wait_for_index(path: Path) -> None:
+    """Return once the search index has all texts: a purge has to erase their words there too."""
+    with running.Caller(path) as caller:
+        while caller.call("daemon.status")["search"]["lag_rows"]:
+            time.sleep(0.2)
+
+
 class Purging:
     """A client that purges tool calls one after the other while it is entered; ``seconds`` is what each took."""
 
@@ -101,6 +108,7 @@ def store_of(total: int, rounds: int, seconds: float) -> dict[str, list[float]]:
         path = place / "ctxd.sock"
         stack.enter_context(running.daemon(path, place / "state"))
         ids = (f"c{number}" for number in range(fill(path, total)))
+        wait_for_index(path)
         victim = stack.enter_context(loading("victim", path))
         measured(victim, 0.5)
         samples = [sample(victim, path, ids, seconds) for _ in range(rounds)]

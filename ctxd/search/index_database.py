@@ -1,17 +1,16 @@
-"""The file of the search index: SQLite FTS5 tables, which can be rebuilt from the journal at any time.
+"""The file of the search index: places and words of texts, which can be rebuilt from the journal at any time.
 
-The FTS5 table is contentless: the texts stay in the store. ``doc`` locates each text by the store's number of its
-entity. ``meta`` has the watermark: the journal row up to which everything is indexed, written in the same transaction
-as that row's texts. Writes are not flushed: a power cut removes the newest ones, watermark and texts together.
+The FTS5 tables with the words have no texts: those stay in the store. ``doc`` locates each text by the store's number
+of its entity. ``meta`` has the watermark: the journal row up to which everything is indexed, written in the same
+transaction as that row's texts. Writes are not flushed: a power cut removes the newest ones, watermark and texts
+together.
 
-FTS5 keeps the words of a removed text until its segments are merged, and SQLite keeps copies of moved data. So purged
-texts are first hidden; then ``rewrite`` merges all segments, rewrites the file and empties its log. A flag in the file
-records that this is due, so that it survives a kill.
+Purged texts are first hidden; then ``rewrite_shard`` erases their words (see ``word_shards.py``), and ``empty_log``
+removes what the write-ahead log has of them. A flag in the file records that this is due, so that it survives a kill.
 """
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -19,15 +18,15 @@ from typing import Any, Final, NamedTuple, get_args
 
 from ctxd import sqlite_file
 from ctxd.failpoints import hit
+from ctxd.search import word_shards
 from ctxd.search.searchable_texts import FoundText
+from ctxd.search.word_shards import WordShards
 from ctxd_protocol.methods.search import SearchKind
 
 NAME: Final = "search.db"
 """The file's name in the folder of the index."""
 
-SCHEMA_VERSION: Final = 1
-
-TOKENIZER: Final = "unicode61 remove_diacritics 2"
+SCHEMA_VERSION: Final = 2
 
 _TABLES: Final = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -38,9 +37,7 @@ CREATE TABLE doc(
 CREATE INDEX doc_of_entity ON doc(entity);
 CREATE TABLE tool(n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE session(n INTEGER PRIMARY KEY, turns INTEGER NOT NULL, check_sum INTEGER NOT NULL);
-CREATE VIRTUAL TABLE words USING fts5(
-    text, call, content='', contentless_delete=1, tokenize='{TOKENIZER}'
-);
+{word_shards.TABLES}
 """
 """``doc.entity`` and ``doc.session`` are numbers of the store's entities, 0 for no session; ``kind`` is twice the index
 in ``KINDS``, plus one for the output of a failed call; ``tool`` is 0 for none. ``session`` holds ``SessionRow``."""
@@ -48,16 +45,11 @@ in ``KINDS``, plus one for the output of a failed call; ``tool`` is 0 for none. 
 KINDS: Final[tuple[SearchKind, ...]] = get_args(SearchKind)
 """Kinds by their number in the file; append new ones."""
 
-_SPACE_FREE_MIN: Final = 64 * 1024 * 1024
-"""Size of the file in bytes above which it is rewritten through a copy on disk, not in memory."""
-
 _LOG_PAGES: Final = 1_000
 """Pages of the write-ahead log after which SQLite checkpoints it."""
 
 _LOG_BYTES_IDLE: Final = 1024 * 1024
 """Bytes of the log that may remain while there is nothing to index."""
-
-_DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
 
 
 class IndexedText(NamedTuple):
@@ -121,6 +113,7 @@ class IndexFile:
     def __init__(self, path: Path, connection: sqlite_file.Connection) -> None:
         self._path = path
         self._connection = connection
+        self._words = WordShards(connection)
         self.seq, self.chain = self._mark()
         self._last = last_id(connection)
         self._tools: dict[str, int] = {str(name): int(n) for n, name in connection.execute("SELECT n, name FROM tool")}
@@ -192,21 +185,21 @@ class IndexFile:
         replaced: Iterable[tuple[int, int]] = (),
         sessions: Mapping[int, SessionRow] = {},
         mark: tuple[int, bytes] | None = None,
-        erases: bool = False,
-    ) -> int:
+        purged: Collection[int] = (),
+    ) -> None:
         """Add ``texts``, in one transaction.
 
         ``replaced``: entities whose texts are removed first, each up to a place. ``sessions``: those that changed.
-        ``mark``: the new watermark, a journal row with its chain hash. ``erases``: the removed texts were purged, see
-        ``rewrite``. Returns: the number of texts removed.
+        ``mark``: the new watermark, a journal row with its chain hash. ``purged``: entities of which no word of a
+        removed text may be left, see ``rewrite_shard``.
         """
-        removed = 0
+        is_due = False
         with sqlite_file.faults(self._connection):
             last = self._last
             try:
                 with self._connection:
                     for entity, most in replaced:
-                        removed += self._remove(entity, most)
+                        self._remove(entity, most)
                     last = self._add(texts)
                     rows = [(number, *row) for number, row in sessions.items()]
                     head = "INSERT OR REPLACE INTO session(n, turns, check_sum)"
@@ -214,26 +207,24 @@ class IndexFile:
                     if mark is not None:
                         self._connection.execute("UPDATE meta SET value=? WHERE name='seq'", mark[:1]).fetchall()
                         self._connection.execute("UPDATE meta SET value=? WHERE name='chain'", mark[1:]).fetchall()
-                    if erases and removed:
+                    is_due = self._words.erase(purged)
+                    if is_due:
                         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('rewrite',1)")
             except BaseException:
+                self._words.reload()
                 # Drop tool numbers assigned in the failed transaction.
                 self._tools.clear()
                 self._tools.update((name, n) for n, name in self._connection.execute("SELECT n, name FROM tool"))
                 raise
         self._last = last
-        self.rewrite_due = self.rewrite_due or (erases and removed > 0)
+        self.rewrite_due = self.rewrite_due or is_due
         if mark is not None:
             self.seq, self.chain = mark
-        return removed
 
-    def _remove(self, entity: int, most: int) -> int:
-        query = "SELECT id FROM doc WHERE entity=? AND nth<=?"
-        ids = self._connection.execute(query, (entity, most)).fetchall()
-        for id in ids:
-            self._connection.execute("DELETE FROM words WHERE rowid=?", id).fetchall()
-            self._connection.execute("DELETE FROM doc WHERE id=?", id).fetchall()
-        return len(ids)
+    def _remove(self, entity: int, most: int) -> None:
+        query = "DELETE FROM doc WHERE entity=? AND nth<=? RETURNING id"
+        ids: list[tuple[int]] = self._connection.execute(query, (entity, most)).fetchall()  # type: ignore[assignment]
+        self._words.remove(entity, (id for (id,) in ids))
 
     def _add(self, texts: Sequence[IndexedText]) -> int:
         docs, words, id = [], [], self._last
@@ -243,7 +234,7 @@ class IndexFile:
             words.append((id, found.text, found.call))
         head = "INSERT INTO doc(id, entity, nth, session, at, turn, kind, tool)"
         sqlite_file.insert_rows(self._connection, head, "(?,?,?,?,?,?,?,?)", docs)
-        sqlite_file.insert_rows(self._connection, "INSERT INTO words(rowid, text, call)", "(?,?,?)", words)
+        self._words.add(words)
         return id
 
     def _tool(self, name: str) -> int:
@@ -262,19 +253,27 @@ class IndexFile:
 
     # --- purges
 
-    def rewrite(self) -> bool:
-        """Merge all segments, which drops removed words, rewrite the file, and empty its log. Takes seconds for a large
-        index. Returns: False if a reader kept the log from being emptied: then call ``finish_rewrite``."""
+    def rewrite_shard(self) -> bool:
+        """Rewrite one of the shards that may have words of purged texts; takes some 0.1 s. Returns: False if none is
+        left: then call ``finish_rewrite``."""
         with sqlite_file.faults(self._connection):
             hit("search.rewrite")
-            self._connection.execute("INSERT INTO words(words) VALUES ('optimize')").fetchall()
-            kept_in = "FILE" if os.stat(self._path).st_size > _SPACE_FREE_MIN else "MEMORY"
-            self._connection.execute(f"PRAGMA temp_store={kept_in}").fetchall()
-            self._connection.execute("VACUUM").fetchall()
-            return self.finish_rewrite()
+            number = self._words.due()
+            if number is None:
+                return False
+            try:
+                with self._connection:
+                    self._words.rewrite(number)
+            except BaseException:
+                self._words.reload()
+                raise
+            self._connection.close()
+            self._connection = _opened(self._path)
+            self._words = WordShards(self._connection)
+            return True
 
     def finish_rewrite(self) -> bool:
-        """Empty the log of a rewritten file. Returns: as ``rewrite``."""
+        """Empty the log. Returns: False if a reader kept it from being emptied: then call this again."""
         with sqlite_file.faults(self._connection):
             sqlite_file.checkpoint(self._connection, truncate=True)
             if sqlite_file.log_size(self._path):
@@ -301,65 +300,10 @@ def remove(path: Path) -> None:
             os.unlink(f"{path}{suffix}")
 
 
-def matches(
-    connection: sqlite_file.Connection, expression: str, wanted: Conditions, *, best: bool, skip: int
-) -> Iterator[Doc]:
-    """The texts that match the FTS5 ``expression`` and ``wanted``, without the first ``skip``, best or newest first."""
-    where, values = _conditions(wanted)
-    if best and not where:
-        bound = "" if wanted.last is None else "AND rowid<=:last"
-        query = f"SELECT rowid, rank FROM words WHERE words MATCH :query {bound} ORDER BY rank LIMIT -1 OFFSET :skip"
-        of_doc = f"SELECT {_DOC}, :score FROM doc AS d LEFT JOIN tool AS t ON t.n=d.tool WHERE d.id=:id"
-        for id, score in connection.execute(query, {"query": expression, "last": wanted.last, "skip": skip}):
-            for row in connection.execute(of_doc, {"id": id, "score": score}):
-                yield _doc(row)
-        return
-    if wanted.last is not None:
-        where.append("d.id<=:last")
-    order = "score" if best else "d.at DESC, d.id DESC"
-    query = f"""SELECT {_DOC}, bm25(words) AS score FROM words AS w CROSS JOIN doc AS d ON d.id=w.rowid
-        LEFT JOIN tool AS t ON t.n=d.tool WHERE words MATCH :query {"".join(f" AND {each}" for each in where)}
-        ORDER BY {order} LIMIT -1 OFFSET :skip"""
-    for row in connection.execute(query, {**values, "query": expression, "last": wanted.last, "skip": skip}):
-        yield _doc(row)
-
-
-def sessions(connection: sqlite_file.Connection, expression: str) -> set[int]:
-    """The numbers of the sessions with a text that matches the FTS5 ``expression``. Cost: linear in the matches."""
-    query = "SELECT DISTINCT d.session FROM words AS w CROSS JOIN doc AS d ON d.id=w.rowid WHERE words MATCH ?"
-    return {session for (session,) in connection.execute(query, (expression,)) if session}
-
-
-def _conditions(wanted: Conditions) -> tuple[list[str], dict[str, Any]]:
-    where, values = [], dict[str, Any]()
-    conditions = (
-        (
-            "d.session IN (SELECT value FROM json_each(:sessions))",
-            "sessions",
-            None if wanted.sessions is None else json.dumps(list(wanted.sessions)),
-        ),
-        ("d.tool=(SELECT n FROM tool WHERE name=:tool)", "tool", wanted.tool),
-        ("d.kind/2=:kind", "kind", None if wanted.kind is None else KINDS.index(wanted.kind)),
-        ("d.kind%2=:failed", "failed", 1 if wanted.failed else None),
-        ("d.at>=:since", "since", wanted.since),
-        ("d.at<=:until", "until", wanted.until),
-    )
-    for condition, name, value in conditions:
-        if value is not None:
-            where.append(condition)
-            values[name] = value
-    return where, values
-
-
 def last_id(connection: sqlite_file.Connection) -> int:
     """The greatest ``Doc.id``; 0 in an empty index."""
     found = connection.execute("SELECT max(id) FROM doc").get
     return found if isinstance(found, int) else 0
-
-
-def _doc(row: Sequence[Any]) -> Doc:
-    id, entity, nth, session, at, turn, kind, tool, score = row
-    return Doc(id, entity, nth, session, at, turn, KINDS[kind // 2], bool(kind % 2), tool, -score)
 
 
 def by_entity(docs: Iterable[Doc]) -> dict[int, list[Doc]]:

@@ -43,7 +43,8 @@ _DAMAGED: Final = (ValueError, TypeError, LookupError, CtxdError)
 
 
 class IndexBatch(NamedTuple):
-    """Changes of the index from some journal rows. ``seq``, ``chain``: of the last row; ``size``: bytes of texts."""
+    """Changes of the index from some journal rows. ``seq``, ``chain``: of the last row; ``size``: bytes of texts;
+    ``purged``: entities of which no earlier word may be left."""
 
     seq: int
     chain: bytes
@@ -51,7 +52,7 @@ class IndexBatch(NamedTuple):
     texts: list[IndexedText]
     replaced: dict[int, int]
     sessions: dict[int, SessionRow]
-    erases: bool
+    purged: set[int]
 
 
 class PurgedEntities(NamedTuple):
@@ -163,13 +164,13 @@ class _Changes:
         self._texts: dict[int, list[IndexedText]] = {}
         self._replaced: dict[int, int] = {}
         self._sessions: dict[int, SessionRow] = {}
-        self._erases = False
+        self._purged: set[int] = set()
         self.size = 0
 
     def batch(self, seq: int, chain: bytes) -> IndexBatch:
         """The changes up to row ``seq``."""
         texts = [text for some in self._texts.values() for text in some]
-        return IndexBatch(seq, chain, self.size, texts, self._replaced, self._sessions, self._erases)
+        return IndexBatch(seq, chain, self.size, texts, self._replaced, self._sessions, self._purged)
 
     def take(self, row: journal.Row) -> None:
         """Gather the changes of a row."""
@@ -241,9 +242,10 @@ class _Changes:
 
     def purge(self, purged: PurgedEntities) -> None:
         """Gather the texts that a purge left of its entities."""
-        self._erases = self._erases or not purged.reclaims
         for id in purged.ids:
             entity = self._journal.number(id)
+            if not purged.reclaims:
+                self._purged.add(entity)
             places = self._places(entity)
             if not places:
                 continue

@@ -17,10 +17,11 @@ _HINT: Final = 'Write words, "a phrase" or the beginning of a word with *, as in
 
 
 class Query(NamedTuple):
-    """A query as FTS5 expressions: ``all_of`` requires every term, ``any_of`` one of them."""
+    """A query as FTS5 expressions: ``all_of`` requires each of ``terms``, ``any_of`` one of those without the file."""
 
     all_of: str
     any_of: str
+    terms: tuple[str, ...]
 
 
 def parse(text: str, file: str | None = None) -> Query:
@@ -34,12 +35,13 @@ def parse(text: str, file: str | None = None) -> Query:
         raise _refused(f"the query {_shown(text)} has no word")
     if len(terms) > QUERY_TERMS_MAX:
         raise _refused(f"the query has {len(terms)} words and phrases, {QUERY_TERMS_MAX} are possible")
-    all_of = " AND ".join(terms)
+    any_of, all_of = " OR ".join(terms), " AND ".join(terms)
     if file is not None:
         if not has_word(file):
             raise CtxdError("invalid_params", f"the file name {_shown(file)} has no letter and no digit")
         all_of = f"({all_of}) AND {naming(file)}"
-    return Query(all_of, " OR ".join(terms))
+        terms.append(naming(file))
+    return Query(all_of, any_of, tuple(terms))
 
 
 def naming(file: str) -> str:

@@ -70,6 +70,7 @@ class SearchIndex:
         self._lane = Lane("search.index", bulk=True)
         self._purged: list[PurgedEntities] = []
         self._idle = anyio.CancelScope()
+        self._pausing = anyio.CancelScope()
         self._rebuilding = False
         self._rebuilt_at = -REBUILD_PAUSE_S
         self._index: IndexFile | None = None
@@ -158,7 +159,7 @@ class SearchIndex:
             if step is not None:
                 worked = self._clock.monotonic() - began
                 share = BUSY_SHARE if store.next_seq != head else IDLE_SHARE
-                await self._clock.sleep(worked * (1 / share - 1))
+                await self._pause(worked * (1 / share - 1))
                 continue
             if index.rewrite_due:
                 await self._erase(index)
@@ -168,7 +169,13 @@ class SearchIndex:
             with anyio.CancelScope() as self._idle:
                 if not self._rebuilding:
                     await follower.wait(index.seq)
-            await self._clock.sleep(GATHER_S)
+            await self._pause(GATHER_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but only until a purge waits for its words to be erased."""
+        with anyio.CancelScope() as self._pausing:
+            if not self._purged:
+                await self._clock.sleep(seconds)
 
     def _step(self, index: IndexFile, texts: JournalTexts) -> IndexBatch | None:
         batch = texts.batch(index, STEP_ROWS, STEP_BYTES)
@@ -186,10 +193,10 @@ class SearchIndex:
         self._note_clean(index)
 
     async def _erase(self, index: IndexFile) -> None:
-        done = await self._lane.run(index.rewrite)
-        while not done:
+        while await self._lane.run(index.rewrite_shard):
+            pass
+        while not await self._lane.run(index.finish_rewrite):
             await self._clock.sleep(ERASE_RETRY_S)
-            done = await self._lane.run(index.finish_rewrite)
 
     # --- purges
 
@@ -198,6 +205,7 @@ class SearchIndex:
             if write.purge is not None and write.purge.done is not None:
                 self._purged.append(PurgedEntities(write.purge.done.ids, write.purge.reclaimed is not None))
                 self._is_clean = False
+                self._pausing.cancel()
 
     def _note_clean(self, index: IndexFile) -> None:
         if not self._purged and not index.rewrite_due:
@@ -252,4 +260,4 @@ class SearchIndex:
 
 def _apply(index: IndexFile, batch: IndexBatch, *, is_mark: bool) -> None:
     mark = (batch.seq, batch.chain) if is_mark else None
-    index.apply(batch.texts, replaced=batch.replaced.items(), sessions=batch.sessions, mark=mark, erases=batch.erases)
+    index.apply(batch.texts, replaced=batch.replaced.items(), sessions=batch.sessions, mark=mark, purged=batch.purged)

@@ -16,7 +16,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import commit_id
 from ctxd.objects.generated_ids import session_of
-from ctxd.search import index_database, query_language
+from ctxd.search import index_database, query_language, ranking
 from ctxd.search.index_database import Conditions, Doc
 from ctxd.search.journal_texts import JournalTexts
 from ctxd.search.search_index import SearchIndex
@@ -198,8 +198,9 @@ class SearchQueries:
 
         searcher.file.set_progress_handler(is_late, _CHECKED_STEPS)
         try:
-            with sqlite_file.faults():
-                return work(searcher)
+            # One transaction: all shards are read in the same state.
+            with sqlite_file.faults(), searcher.file:
+                found = work(searcher)
         except sqlite_file.SqlFailed as error:
             if not expired:
                 raise _unavailable(error) from error
@@ -210,6 +211,7 @@ class SearchQueries:
             raise _unavailable(error) from error
         finally:
             searcher.file.set_progress_handler(None)
+        return found
 
     def _hits(
         self,
@@ -235,7 +237,7 @@ class SearchQueries:
         )
         hits: list[wire.SearchHit] = []
         best = params.order == "best"
-        rows = index_database.matches(searcher.file, query.all_of, wanted, best=best, skip=skip)
+        rows = ranking.matches(searcher.file, query, wanted, best=best, skip=skip)
         names = _Names(texts)
         while True:
             some: list[Doc] = []
@@ -257,7 +259,7 @@ class SearchQueries:
         def naming(name: str) -> set[str]:
             if not query_language.has_word(name):
                 return set()
-            ids = texts.ids(index_database.sessions(searcher.file, query_language.naming(name)))
+            ids = texts.ids(ranking.sessions(searcher.file, query_language.naming(name)))
             return {id.removeprefix("session:") for id in ids.values()}
 
         found = naming(path)

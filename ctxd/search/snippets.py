@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ctxd import sqlite_file
-from ctxd.search.index_database import TOKENIZER
+from ctxd.search.word_shards import TOKENIZER
 from ctxd.terminal import visible
 
 WORDS: Final = 24

@@ -361,7 +361,7 @@ SRC-2 | A query consists of words, phrases in double quotes, and prefixes of wor
 SRC-3 | A search can be limited to a session, a project, a harness, a tool, a file that arguments name, a kind of text, failed tool calls and a time. Its pages, best match or newest text first, contain every result once. | ctxd
 SRC-4 | Each result has a snippet with the positions of its matches, and a command that shows the result: a turn with `ctx session chat`, a tool call, a commit or a session. | ctxd
 SRC-5 | The index is in the cache directory, or in the state directory if the cache directory cannot be used, and belongs to one state directory. After a kill it continues where it was. An index that is missing, damaged, of another schema or of another journal is rebuilt; `ctx search --rebuild` does this on request. No backup contains it. `ctx status` shows its lag. | ctxd
-SRC-6 | Purged text is not found once the purge is acknowledged. After a purge without residue, no file of the state directory or of the index contains a word of it, also if the daemon was killed in between or a rebuild was in progress. | ctxd
+SRC-6 | Purged text is not found once the purge is acknowledged. After a purge without residue, no file of the state directory or of the index contains a word of it, also if the daemon was killed in between or a rebuild was in progress. The time that this takes does not depend on the size of the index. | ctxd
 SRC-7 | Sessions in the trash are not found until they are restored. | ctxd
 SRC-8 | A snippet is one line without control characters and without marks that hide or reorder text, on a terminal and in JSON. | ctxd
 SRC-9 | A sandbox searches its own sessions only; text of other sessions is not found, and their names are treated as nonexistent. | ctxd

@@ -1,0 +1,137 @@
+"""Texts that match a query, best or newest first, merged from all shards of the index.
+
+FTS5 ranks by BM25 with the statistics of one table: a word that is common in its shard, but rare elsewhere, would have
+a low score there. So each shard's scores are multiplied by the ratio of the inverse document frequencies of the whole
+index and of the shard. For one term, that is the score that a single table would give, except for the average length of
+texts; for several, it is close to it. Source: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
+Beyond", 2009; the formula is that of FTS5's ``bm25()``.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import chain, islice
+from math import log
+from typing import Any, Final, NamedTuple
+
+from ctxd import sqlite_file
+from ctxd.search.index_database import KINDS, Conditions, Doc
+from ctxd.search.query_language import Query
+from ctxd.search.word_shards import Shard, shards
+
+_FREQUENCY_MIN: Final = 1e-6
+"""The inverse document frequency of a word that is in more than half of the texts, as in FTS5."""
+
+_DOC: Final = """SELECT d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name
+    FROM doc AS d LEFT JOIN tool AS t ON t.n=d.tool WHERE d.id=?"""
+
+
+class _Match(NamedTuple):
+    """A text that matches. ``order``: the least comes first; ``score``: that of FTS5, less is better."""
+
+    order: tuple[float, ...]
+    id: int
+    score: float
+
+
+class _Matches(NamedTuple):
+    """The matches of one shard: how many of its texts match each term, and the rows with their scores there."""
+
+    shard: Shard
+    counts: Sequence[int]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def matches(
+    connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool, skip: int
+) -> Iterator[Doc]:
+    """Yield the texts that match ``query`` and ``wanted``, without the first ``skip``, best or newest first.
+
+    ``connection`` has to be in a transaction, so that all shards are of one state. Raises: SQLite's errors.
+    """
+    every = [shard for shard in shards(connection) if wanted.last is None or shard.first <= wanted.last]
+    found = [each for shard in every if (each := _of_shard(connection, shard, query, wanted, best=best)) is not None]
+    total = sum(shard.texts for shard in every)
+    counts = [sum(each.counts[term] for each in found) for term in range(len(query.terms))]
+    scored = (
+        _scored(each, _frequency(total, counts) / _frequency(each.shard.texts, each.counts), best) for each in found
+    )
+    for match in islice(merge(*scored), skip, None):
+        for row in connection.execute(_DOC, (match.id,)):
+            yield _doc(row, match.score)
+
+
+def sessions(connection: sqlite_file.Connection, expression: str) -> set[int]:
+    """Return the numbers of the sessions with a text that matches the FTS5 ``expression``. Cost: linear in the matches.
+    ``connection``: as for ``matches``."""
+    found = set[int]()
+    for shard in shards(connection):
+        query = f"""SELECT DISTINCT d.session FROM {shard.table} AS w CROSS JOIN doc AS d ON d.id=w.rowid
+            WHERE {shard.table} MATCH ?"""
+        found.update(session for (session,) in connection.execute(query, (expression,)) if session)
+    return found
+
+
+def _of_shard(
+    connection: sqlite_file.Connection, shard: Shard, query: Query, wanted: Conditions, *, best: bool
+) -> _Matches | None:
+    """Return the matches of a shard in order; None without one."""
+    where, values = _conditions(wanted)
+    table, bound = shard.table, "" if wanted.last is None else "AND rowid<=:last"
+    at = "d.at" if where or not best else "0"
+    of_doc = "CROSS JOIN doc AS d ON d.id=hit.id" if where or not best else ""
+    rows = connection.execute(
+        f"""WITH hit AS MATERIALIZED (
+            SELECT rowid AS id, rank AS score FROM {table} WHERE {table} MATCH :query {bound}
+        )
+        SELECT hit.id, hit.score, {at}, (SELECT count(*) FROM hit) FROM hit {of_doc}
+        {"WHERE" if where else ""} {" AND ".join(where)}
+        ORDER BY {"hit.score, hit.id" if best else "d.at DESC, hit.id DESC"}""",
+        {**values, "query": query.all_of, "last": wanted.last},
+    )
+    first = next(rows, None)
+    if first is None:
+        return None
+    counts = [first[3]] if len(query.terms) == 1 else [_count(connection, table, term) for term in query.terms]
+    return _Matches(shard, counts, chain((first,), rows))
+
+
+def _count(connection: sqlite_file.Connection, table: str, term: str) -> int:
+    found = connection.execute(f"SELECT count(*) FROM {table} WHERE {table} MATCH ?", (term,)).get
+    return found if isinstance(found, int) else 0
+
+
+def _frequency(texts: int, counts: Sequence[int]) -> float:
+    """Return the sum of the terms' inverse document frequencies."""
+    return sum(max(_FREQUENCY_MIN, log((max(texts, count) - count + 0.5) / (count + 0.5))) for count in counts)
+
+
+def _scored(found: _Matches, ratio: float, best: bool) -> Iterator[_Match]:
+    for id, score, at, _ in found.rows:
+        yield _Match((score * ratio, id) if best else (-at, -id), id, score * ratio)
+
+
+def _conditions(wanted: Conditions) -> tuple[list[str], dict[str, Any]]:
+    where, values = [], dict[str, Any]()
+    conditions = (
+        (
+            "d.session IN (SELECT value FROM json_each(:sessions))",
+            "sessions",
+            None if wanted.sessions is None else json.dumps(list(wanted.sessions)),
+        ),
+        ("d.tool=(SELECT n FROM tool WHERE name=:tool)", "tool", wanted.tool),
+        ("d.kind/2=:kind", "kind", None if wanted.kind is None else KINDS.index(wanted.kind)),
+        ("d.kind%2=:failed", "failed", 1 if wanted.failed else None),
+        ("d.at>=:since", "since", wanted.since),
+        ("d.at<=:until", "until", wanted.until),
+    )
+    for condition, name, value in conditions:
+        if value is not None:
+            where.append(condition)
+            values[name] = value
+    return where, values
+
+
+def _doc(row: Sequence[Any], score: float) -> Doc:
+    id, entity, nth, session, at, turn, kind, tool = row
+    return Doc(id, entity, nth, session, at, turn, KINDS[kind // 2], bool(kind % 2), tool, -score)
