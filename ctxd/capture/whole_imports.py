@@ -1,10 +1,12 @@
 """Check whether a transcript has to be imported whole, including what its session has from hooks or a hand-over. Pure.
 
 The session has its events in the order of their time. If the conversation goes back to before one of them, the session
-would keep the abandoned turns in its context.
+would keep the abandoned turns in its context. If the conversation has turns before the first of them, the session would
+have those after its own.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.native_import_plan import TranscriptPlan
@@ -13,18 +15,21 @@ from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
 from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
+from ctxd_protocol.event_types import Event, ResponseEvent
 
 
 class WholeImportCheck:
     """Reading of the lines of one source in order. ``recorded``: the events that the session has, counted as found.
-    Memory: that of a ``TranscriptPlan``."""
+    ``is_first``: no import has left any of them out yet. Memory: that of a ``TranscriptPlan``."""
 
-    def __init__(self, source: Transcript, recorded: RecordedEvents) -> None:
+    def __init__(self, source: Transcript, recorded: RecordedEvents, *, is_first: bool) -> None:
         self.recorded = recorded
+        self.is_first = is_first
         self.is_needed = False
         """True once the conversation has gone back to before a line that the session has. Also true once a turn that
         the session lacks comes after turns that it has and that came after a first continuation: the lines of a source
-        continue a session at one place only."""
+        continue a session at one place only. If ``is_first``, also true if a whole turn that the session lacks comes
+        before everything that it has, as after hooks were installed and the session was resumed."""
         self.size = 0
         """Bytes of the source that were read, up to its last complete line."""
         self.tail = b""
@@ -33,6 +38,7 @@ class WholeImportCheck:
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1
         self._is_recorded_after_continuation = False
+        self._is_asked = self._is_answered = False  # Before the first line that the session has.
 
     def add(self, line: SourceLine) -> None:
         """Read the next line."""
@@ -47,8 +53,19 @@ class WholeImportCheck:
             self.is_needed = self.is_needed or any(point <= self._last_recorded for point in points)
         start = max(self.recorded.continued_at, self.recorded.whole)
         is_after_continuation = self.recorded.continued_at > 0 and line.end > start
-        if self.recorded.find(line, events):
+        is_recorded = self.recorded.find(line, events)
+        if self.is_first and line.end > self.recorded.since:
+            self._note_beginning(events, is_recorded)
+        if is_recorded:
             self._last_recorded = self._plan.size - 1
             self._is_recorded_after_continuation |= is_after_continuation
         elif self._is_recorded_after_continuation and any(is_typed(each) and not each.sidechain for each in events):
             self.is_needed = True
+
+    def _note_beginning(self, events: Sequence[Event], is_recorded: bool) -> None:
+        if is_recorded:
+            self.is_first, self.is_needed = False, self.is_needed or self._is_answered
+            return
+        own = [event for event in events if event.sidechain is None]
+        self._is_answered |= self._is_asked and any(isinstance(event, ResponseEvent) for event in own)
+        self._is_asked |= any(map(is_typed, own))

@@ -14,12 +14,10 @@ from ctxd.cli.import_state import SourceRecord
 from ctxd.click_support import Stop
 from ctxd.clock import Clock
 from ctxd.formats.harness_session import is_id_of_hand_over
-from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
-from ctxd.transcripts.format_detection import LINE_READERS
-from ctxd.transcripts.records import Line, as_text, record_of
+from ctxd.transcripts.records import as_text, record_of
 from ctxd.transcripts.source_lines import open_source
-from ctxd_protocol.event_types import Event, ResponseEvent
+from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 if TYPE_CHECKING:
@@ -72,16 +70,13 @@ async def recorded_events(
     if not (source.agent or source.is_spawned or source.stored):
         # Once an import has left out recorded events, later imports of the source do so too.
         is_first = record.size == record.unrecorded and not record.whole and not written
-        if is_first and (whole := await _unrecorded_beginning(source, make())):
-            recorded.complete(whole)
+        check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first)
+        if check.is_needed and check.recorded.has_met_all:
+            recorded.complete(check.size)
         else:
-            check = await _checked(source, make(), checks.pop(source.path, None))
-            if check.is_needed and check.recorded.has_met_all:
-                recorded.complete(check.size)
-            else:
-                checks[source.path] = check
-                while len(checks) > _CHECKS_MAX:
-                    checks.pop(next(iter(checks)))
+            checks[source.path] = check
+            while len(checks) > _CHECKS_MAX:
+                checks.pop(next(iter(checks)))
     return recorded
 
 
@@ -121,38 +116,16 @@ def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int
     return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
 
 
-async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) -> int:
-    """Return the size of a source, up to its last complete line, if its conversation has whole turns before the
-    session's first event, as after hooks were installed and the session was resumed; else 0, also if the source lacks
-    events of the session. The lines are passed to ``recorded``. Raises: as ``lines_of``. Cancel: safe."""
-    read, end, unseen = LINE_READERS[source.format], 0, 0
-    is_asked = is_answered = is_begun = False
-    for line in lines_of(source):
-        end, unseen = line.end, unseen + len(line.source)
-        if unseen > _BYTES_AT_ONCE:
-            unseen = 0
-            await anyio.lowlevel.checkpoint()
-        if line.record is None or line.end <= recorded.since:
-            continue
-        events = [entry.event for entry in read([Line(1, line.record)])]
-        if recorded.meet(events):
-            is_begun = True
-            if not is_answered:
-                return 0
-        elif not is_begun:
-            own = [event for event in events if event.sidechain is None]
-            is_answered = is_answered or (is_asked and any(isinstance(each, ResponseEvent) for each in own))
-            is_asked = is_asked or any(map(is_typed, own))
-    return end if is_begun and recorded.has_met_all else 0
-
-
-async def _checked(source: Transcript, recorded: RecordedEvents, earlier: WholeImportCheck | None) -> WholeImportCheck:
+async def _checked(
+    source: Transcript, recorded: RecordedEvents, earlier: WholeImportCheck | None, *, is_first: bool
+) -> WholeImportCheck:
     """Return the check of a source, all of whose lines are read. ``earlier``: has read the first of them, and is
     continued if the source has only grown since. Raises: as ``lines_of``. Cancel: safe."""
-    found = WholeImportCheck(source, recorded)
+    found = WholeImportCheck(source, recorded, is_first=is_first)
     if earlier is not None and can_continue(source, earlier.size, earlier.tail):
         recorded.take_over(earlier.recorded)
         found, found.recorded = earlier, recorded
+        found.is_first = found.is_first and is_first
     unseen = 0
     for line in lines_of(source, found.size):
         unseen += len(line.source)
