@@ -19,6 +19,7 @@ from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
+from ctxd.cli.changed_sources import ChangedSources
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
 from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
@@ -32,14 +33,11 @@ from ctxd.transcripts.discovery import (
     Stat,
     Transcript,
     can_continue,
-    candidates,
     in_groups,
     is_of_source,
     lines_at,
     lines_of,
     source_reason,
-    stat_of,
-    transcripts,
 )
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
@@ -98,6 +96,7 @@ class TranscriptImport:
         self._clock = SystemClock()
         self._record = ImportRecord(client, harness, saved_every_s=60.0 if watch else 10.0)
         self._records = self._record.sources
+        self._sources = ChangedSources(harness, self._record)
         self._sessions: set[str] = set()
         # Recorded facts of the sessions without events of their own, as read in this run.
         self._listed: dict[str, RecordedSession | None] = {}
@@ -109,7 +108,6 @@ class TranscriptImport:
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
-        self._databases: dict[str, Stat] = {}
         self._origins = ImportOrigins(self._record)
         self._callers = AgentCallers()
         self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
@@ -124,7 +122,9 @@ class TranscriptImport:
         self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
         records = await self._record.load()
         # Origins come before their copies, so that the common lines belong to the origin's session.
-        found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
+        live = {path: planned.stat for path, planned in self._live.items()}
+        changed = self._sources.find(places, live, self.result)
+        found = sorted(changed, key=lambda source: (bool(source.agent), source.is_copy))
         self._record.follow_renames()
         for path in self._record.in_order(path for path in records if records[path].number):
             self._origins.enter(path, records[path])
@@ -150,7 +150,7 @@ class TranscriptImport:
             raise first from None
         for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
             self._take_plan(path)
-        self._note_databases()
+        self._sources.note_databases(self.result)
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
         await self.save(when_due=self._is_watch and not self._record.has_new)
         self.result.sessions.sort()
@@ -177,57 +177,6 @@ class TranscriptImport:
 
     # --- sources ---
 
-    def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
-        """Yield new sources, and those that changed since they were imported."""
-        for place in places:
-            for path in candidates(self._harness, place):
-                if isinstance(path, Skipped):
-                    self.result.skipped.append(path)
-                    continue
-                try:
-                    stat = stat_of(path)
-                except OSError as error:
-                    self._skip(str(path), source_reason(error))
-                    continue
-                known, live = self._records.get(str(path)), self._live.get(str(path))
-                last = live or known
-                if known and known.parser == PARSER and last and last.stat == stat and stat.size >= 0:
-                    self.result.sources += 1
-                    self.result.unchanged += 1
-                    continue
-                yield from self._changed_in(path, stat)
-
-    def _changed_in(self, path: Path, stat: Stat) -> Iterator[Transcript]:
-        has_stored = False
-        for source in transcripts(self._harness, path):
-            if isinstance(source, Skipped):
-                self.result.skipped.append(source)
-                continue
-            known = self._records.get(source.path)
-            stored = source.stored
-            if stored is not None and stored.stamp:
-                has_stored = True
-                if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
-                    self.result.sources += 1
-                    self.result.unchanged += 1
-                    continue
-            known = known or self._record.adopt(source.path, source.session, source.agent)
-            if known is None:
-                known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
-                self._records[source.path] = known
-            yield source
-        if has_stored and stat.size >= 0:
-            self._databases[str(path)] = stat
-
-    def _note_databases(self) -> None:
-        """Record the databases whose sessions were all read: the next import does not open them if unchanged."""
-        skipped = {name for each in self.result.skipped for name in (each.path, each.path.rpartition("#")[0])}
-        for path, stat in self._databases.items():
-            if path not in skipped:
-                self._records[path] = SourceRecord(PARSER, stat, "", "", "", "")
-                self._record.changed.add(path)
-        self._databases.clear()
-
     def _skip(self, path: str, reason: str) -> None:
         self.result.skipped.append(Skipped(path, reason))
 
@@ -235,7 +184,7 @@ class TranscriptImport:
         """Return the plan of a source, imported if necessary; None if it cannot be read, or its import is under way."""
         if path in self._plans:
             return self._plans[path]
-        source = self._waiting.get(path) or self._found_again(path)
+        source = self._waiting.get(path) or self._sources.find_again(path)
         if source is None or path in self._busy:
             return None
         self._busy.add(path)
@@ -265,15 +214,6 @@ class TranscriptImport:
         planned = self._plans.pop(path, None)
         self._planned_lines -= 0 if planned is None else planned.plan.size
         return planned
-
-    def _found_again(self, path: str) -> Transcript | None:
-        """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
-        if path not in self._records:
-            return None
-        for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
-            if isinstance(source, Transcript) and source.path == path:
-                return source
-        return None
 
     # --- one source ---
 
@@ -447,9 +387,10 @@ class TranscriptImport:
 
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
-        is_known = not source.agent or conversation.spawned_by(source.spawn_keys) is not None
-        caller = await self._ensure_imported(path) if (path := "" if is_known else self._callers.path(source)) else None
-        return conversation if caller is None or caller.plan.spawned_by(source.spawn_keys) is None else caller.plan
+        keys = source.spawn_keys
+        path = self._callers.path(source.file, keys) if keys and conversation.spawned_by(keys) is None else ""
+        caller = await self._ensure_imported(path) if path else None
+        return conversation if caller is None or caller.plan.spawned_by(keys) is None else caller.plan
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat."""
@@ -541,7 +482,7 @@ class TranscriptImport:
     def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
         """Yield the bytes of lines that are repeated from other deltas."""
         for path in dict.fromkeys(each.source for each in wanted):
-            source = self._found_again(path)
+            source = self._sources.find_again(path)
             if source is not None:
                 starts = (each.start for each in wanted if each.source == path)
                 yield from (line.to_store for line in lines_at(source, starts))

@@ -4,16 +4,14 @@ that spawned the sub-agent; the agents of a workflow are in ``subagents/workflow
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ctxd.transcripts.records import Record, as_text, decoded, record_of
 from ctxd.transcripts.source_lines import open_source
-
-if TYPE_CHECKING:
-    from ctxd.transcripts.discovery import Transcript
 
 AGENT_FILES: Final = "subagents/**/agent-*.jsonl"
 """Glob for the files of a session's sub-agents, from the directory of the session."""
@@ -56,13 +54,12 @@ class AgentCallers:
     def __init__(self) -> None:
         self._paths: dict[Path, dict[str, str]] = {}
 
-    def path(self, source: "Transcript") -> str:
-        """Return the file of the sub-agent that spawned that of ``source``: the one that Claude Code noted, else the
-        first one that mentions it, such as in the result of a call; empty without one."""
-        if source.format != "claude-code":
-            return ""
-        folder = agents_folder(source.file) or source.file.parent
-        noted = as_text(_meta(source.file).get("parentAgentId"))
+    def path(self, file: Path, keys: Sequence[str]) -> str:
+        """Return the file of the sub-agent that spawned the one in ``file``, whose ``spawn_keys`` are ``keys``: the one
+        that Claude Code noted, else the first one that mentions it, such as in the result of a call; empty without
+        one."""
+        folder = agents_folder(file) or file.parent
+        noted = as_text(_meta(file).get("parentAgentId"))
         files = sorted(folder.glob("**/agent-*.jsonl" if folder.name == _FOLDER else "agent-*.jsonl"))
         known = next((path for path in files if noted and path.name == f"agent-{noted}.jsonl"), None)
         if known is not None:
@@ -72,7 +69,7 @@ class AgentCallers:
             for path in files:
                 for name in _mentioned(path):
                     self._paths[folder].setdefault(name, str(path))
-        return next((found for key in source.spawn_keys if (found := self._paths[folder].get(key))), "")
+        return next((found for key in keys if (found := self._paths[folder].get(key))), "")
 
 
 def _mentioned(path: Path) -> set[str]:

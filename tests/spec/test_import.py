@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +14,7 @@ import pytest
 
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.importer import TranscriptImport
-from ctxd.transcripts.discovery import Transcript, default_places
+from ctxd.transcripts.discovery import Stat, Transcript, default_places
 from ctxd.transcripts.source_lines import zstd
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
@@ -373,16 +373,18 @@ def test_a_file_that_goes_away_or_turns_into_another_meanwhile_ends_no_import(
     async def run() -> ImportResult:
         async with connect(daemon.socket) as connected:
             work = TranscriptImport(connected, "claude", progress=lambda _: None)
-            changed = work._changed
+            find = work._sources.find
 
-            def then_gone(places: Sequence[Path]) -> Iterator[Transcript]:
-                found = list(changed(places))
+            def then_gone(
+                places: Sequence[Path], live: Mapping[str, Stat | None], result: ImportResult
+            ) -> Iterator[Transcript]:
+                found = list(find(places, live, result))
                 (tmp_path / f"{first.session}.jsonl").unlink()
                 (tmp_path / f"{second.session}.jsonl").unlink()
                 (tmp_path / f"{second.session}.jsonl").mkdir()
                 return iter(found)
 
-            work._changed = then_gone  # type: ignore[method-assign]
+            work._sources.find = then_gone  # type: ignore[method-assign]
             return await work.run([tmp_path])
 
     result = anyio.run(run)

@@ -1,0 +1,88 @@
+"""Search for the sources of an import that are new, or have changed since they were imported."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ctxd.capture.native_import_plan import PARSER
+from ctxd.cli.import_result import ImportResult
+from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.transcripts.discovery import Skipped, Stat, Transcript, candidates, source_reason, stat_of, transcripts
+from ctxd.transcripts.harnesses import HarnessCommand
+
+
+class ChangedSources:
+    """The sources of one harness, compared with the record of their imports."""
+
+    def __init__(self, harness: HarnessCommand, record: ImportRecord) -> None:
+        self._harness = harness
+        self._record = record
+        self._databases: dict[str, Stat] = {}
+
+    def find(
+        self, places: Sequence[Path], live: Mapping[str, Stat | None], result: ImportResult
+    ) -> Iterator[Transcript]:
+        """Yield the sources in ``places`` that are new or have changed, with a record for each.
+
+        ``live``: the states of sources whose plans are kept, by path; they are newer than the record. Unchanged sources
+        are counted in ``result``, and those that cannot be read are added to it.
+        """
+        for place in places:
+            for path in candidates(self._harness, place):
+                if isinstance(path, Skipped):
+                    result.skipped.append(path)
+                    continue
+                try:
+                    stat = stat_of(path)
+                except OSError as error:
+                    result.skipped.append(Skipped(str(path), source_reason(error)))
+                    continue
+                known = self._record.sources.get(str(path))
+                last = live[str(path)] if str(path) in live else known and known.stat
+                if known and known.parser == PARSER and last == stat and stat.size >= 0:
+                    _count_unchanged(result)
+                else:
+                    yield from self._changed_in(path, stat, result)
+
+    def _changed_in(self, path: Path, stat: Stat, result: ImportResult) -> Iterator[Transcript]:
+        has_stored = False
+        for source in transcripts(self._harness, path):
+            if isinstance(source, Skipped):
+                result.skipped.append(source)
+                continue
+            known, stored = self._record.sources.get(source.path), source.stored
+            if stored is not None and stored.stamp:
+                has_stored = True
+                if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
+                    _count_unchanged(result)
+                    continue
+            known = known or self._record.adopt(source.path, source.session, source.agent)
+            if known is None:
+                known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
+                self._record.sources[source.path] = known
+            yield source
+        if has_stored and stat.size >= 0:
+            self._databases[str(path)] = stat
+
+    def note_databases(self, result: ImportResult) -> None:
+        """Record the databases that ``find`` has read, unless one of their sessions is among the skipped sources of
+        ``result``: the next import does not open them if they are unchanged."""
+        skipped = {name for each in result.skipped for name in (each.path, each.path.rpartition("#")[0])}
+        for path, stat in self._databases.items():
+            if path not in skipped:
+                self._record.sources[path] = SourceRecord(PARSER, stat, "", "", "", "")
+                self._record.changed.add(path)
+        self._databases.clear()
+
+    def find_again(self, path: str) -> Transcript | None:
+        """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
+        if path not in self._record.sources:
+            return None
+        for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
+            if isinstance(source, Transcript) and source.path == path:
+                return source
+        return None
+
+
+def _count_unchanged(result: ImportResult) -> None:
+    result.sources += 1
+    result.unchanged += 1
