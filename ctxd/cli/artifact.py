@@ -191,20 +191,20 @@ def ls(run: Invocation, limit: int, cursor: str | None) -> None:
 
 @artifact.command(
     cls=Command,
-    examples="ctx artifact tag logs/latest 3f9a01bc\nctx artifact tag logs/latest --remove\n"
+    examples="ctx artifact tag logs/latest 3f9a01bc\nctx artifact tag logs/latest -d\n"
     "ctx artifact tag logs/latest 3f9a01bc --expect ''",
 )
 @click.argument("tag")
 @click.argument("artifact", required=False)
-@click.option("--remove", is_flag=True, help="Remove the tag.")
+@click.option("-d", "--delete", "--remove", "delete", is_flag=True, help="Remove the tag.")
 @click.option(
     "--expect", metavar="ADDRESS", help="Only if the tag has this address now; '' only if there is no such tag."
 )
 @common
-def tag(run: Invocation, tag: str, artifact: str | None, remove: bool, expect: str | None) -> None:
+def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: str | None) -> None:
     """Name ARTIFACT, or remove its name."""
-    if remove == (artifact is not None):
-        raise click.UsageError("give an artifact, or --remove")
+    if delete == (artifact is not None):
+        raise click.UsageError("give an artifact, or -d")
     with run.client() as client:
         done = client.artifact_tag(tag, artifact=artifact, expected=expect)
     if run.screen.as_json:

@@ -439,7 +439,7 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 )
 @click.argument("name", shell_complete=complete_tags)
 @commit_argument
-@click.option("-d", "--delete", is_flag=True, help="Take the tag off the commit that has it.")
+@click.option("-d", "--delete", is_flag=True, help="Remove the tag from the commit that has it.")
 @click.option("-f", "--force", is_flag=True, help="Move the tag if another commit has it.")
 @session_option
 @common

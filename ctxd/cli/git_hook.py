@@ -22,7 +22,7 @@ _MARK: Final = "# Made by ctx install git"
 _GIT_S: Final = 10.0
 
 _HOOK: Final = f"""#!/bin/sh
-{_MARK}; removed by ctx install git --uninstall.
+{_MARK}; removed by ctx uninstall git.
 # Runs the hook that was here before, then adds the context in which the commit is made, if there is one.
 own=$(dirname "$0")/{_NAME}
 before=$(dirname "$0")/{_KEPT}
@@ -68,7 +68,7 @@ exit 0
 """
 
 
-class Done(NamedTuple):
+class GitHookChange(NamedTuple):
     """Result of an installation. ``kept``: an earlier hook still runs, or is restored. ``shared``: the hook is outside
     the repository."""
 
@@ -79,7 +79,7 @@ class Done(NamedTuple):
     shared: bool
 
 
-def install(repo: Path) -> Done:
+def install(repo: Path) -> GitHookChange:
     """Install the hook; idempotent. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
@@ -87,25 +87,25 @@ def install(repo: Path) -> Done:
         changed = hook.read_text() != _HOOK or not os.access(hook, os.X_OK)
         if changed:
             _write(hook)
-        return Done("renewed" if changed else "already there", hook, changed, _is_there(kept), shared)
+        return GitHookChange("renewed" if changed else "already there", hook, changed, _is_there(kept), shared)
     if _is_there(hook):
         if _is_there(kept):
             raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="remove one of them", symbol="conflict")
         _do(lambda: hook.rename(kept))
     _do(lambda: folder.mkdir(parents=True, exist_ok=True))
     _write(hook)
-    return Done("installed", hook, True, _is_there(kept), shared)
+    return GitHookChange("installed", hook, True, _is_there(kept), shared)
 
 
-def uninstall(repo: Path) -> Done:
+def uninstall(repo: Path) -> GitHookChange:
     """Remove the hook and restore the earlier one; idempotent. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
     if not _is_ours(hook):
-        return Done("not there", hook, False, False, shared)
+        return GitHookChange("not there", hook, False, False, shared)
     was_kept = _is_there(kept)
     _do(lambda: kept.replace(hook) if was_kept else hook.unlink())
-    return Done("removed", hook, True, was_kept, shared)
+    return GitHookChange("removed", hook, True, was_kept, shared)
 
 
 def _hooks(repo: Path) -> tuple[Path, bool]:

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 import click
@@ -15,6 +16,7 @@ import msgspec
 from ctxd.cli import harness_hooks
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, OK
+from ctxd.cli.git_hook import GitHookChange
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
 from ctxd.cli.hook_settings import UnsuitableFile
@@ -79,6 +81,9 @@ def _harness_command(name: HarnessCommand) -> None:
     def connect(run: Invocation, dry_run: bool, shorten: int | None) -> None:
         words = _words(run, name, shorten)
         changed = _change(run, name, dry_run, lambda text, path: harness_hooks.add_hooks(name, text, words, path))
+        socket = words[words.index("--socket") + 1] if "--socket" in words else ""
+        if not dry_run and socket.startswith(f"{gettempdir()}/"):
+            run.screen.note(f"the hooks use {socket}, which is temporary: run this again once an installed daemon runs")
         if changed and not dry_run:
             run.screen.note(
                 f"run ctx import {name} before you resume a session that began earlier: it adds the history"
@@ -104,31 +109,58 @@ def status(run: Invocation) -> int:
     return OK
 
 
-@click.command(cls=Command, examples="ctx uninstall claude\nctx uninstall codex --dry-run")
-@click.argument("harness", type=click.Choice(tuple(HARNESS_OF)))
-@click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
-@common
-def uninstall(run: Invocation, harness: HarnessCommand, dry_run: bool) -> None:
-    """Remove what `ctx install` added for HARNESS.
-
-    If nothing else has changed, the file is the same as before, byte for byte.
-    """
-    _change(run, harness, dry_run, lambda text, path: _restored(harness, text, path))
-
-
-@install_group.command(
-    cls=Command, examples="ctx install git\nctx install git --repo ~/src/demo\nctx install git --uninstall"
+_repo = click.option(
+    "--repo", type=click.Path(path_type=Path), default=".", help="Work tree [default: that of the current directory]."
 )
-@click.option("--repo", type=click.Path(path_type=Path), default=".", help="A work tree; else the one you are in.")
-@click.option("--uninstall", "away", is_flag=True, help="Take the hook away, and put back the one that was there.")
+
+
+@click.group(
+    cls=Group, examples="ctx uninstall claude\nctx uninstall codex --dry-run\nctx uninstall git --repo ~/src/demo"
+)
+def uninstall() -> None:
+    """Remove what `ctx install` added."""
+
+
+def _uninstall_command(name: HarnessCommand) -> None:
+    @uninstall.command(
+        cls=Command,
+        name=name,
+        help=f"Remove what `ctx install {name}` added.\n\n"
+        "If nothing else has changed, the file is the same as before, byte for byte.",
+        examples=f"ctx uninstall {name}\nctx uninstall {name} --dry-run",
+    )
+    @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
+    @common
+    def disconnect(run: Invocation, dry_run: bool) -> None:
+        _change(run, name, dry_run, lambda text, path: _restored(name, text, path))
+
+
+for _name in HARNESS_OF:
+    _uninstall_command(_name)
+
+
+@install_group.command(cls=Command, examples="ctx install git\nctx install git --repo ~/src/demo")
+@_repo
+@click.option("--uninstall", "is_removed", is_flag=True, help="The same as ctx uninstall git.")
 @common
-def git(run: Invocation, repo: Path, away: bool) -> None:
+def git(run: Invocation, repo: Path, is_removed: bool) -> None:
     """Add a trailer "Context-Id: ID" to each commit that is made in a context.
 
     Installs a commit-msg hook where git looks for one, in core.hooksPath as well; a hook that is there runs first. All
     work trees of a repository have the same. A commit never fails because of it.
     """
-    done = uninstall_git_hook(repo) if away else install_git_hook(repo)
+    _print_git(run, uninstall_git_hook(repo) if is_removed else install_git_hook(repo))
+
+
+@uninstall.command(cls=Command, name="git", examples="ctx uninstall git\nctx uninstall git --repo ~/src/demo")
+@_repo
+@common
+def git_uninstall(run: Invocation, repo: Path) -> None:
+    """Remove the commit-msg hook that `ctx install git` added, and restore the hook that was there before."""
+    _print_git(run, uninstall_git_hook(repo))
+
+
+def _print_git(run: Invocation, done: GitHookChange) -> None:
     if run.screen.as_json:
         run.screen.document({"hook": str(done.hook), "changed": done.changed, "kept": done.kept})
         return

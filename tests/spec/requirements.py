@@ -348,7 +348,7 @@ CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd
 CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. If a session is named that does not exist, it reports this on standard error. | spec 3
-CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and are restored on uninstall. | ctxd
+CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and `ctx uninstall git` restores them. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
 CLI-10 | Without a session argument, a command uses `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. A session that is paused and has no turn, such as an imported one, is a default only if no other session is open, and then only by its working directory. | ctxd
 CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. | ctxd

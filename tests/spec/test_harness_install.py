@@ -10,6 +10,7 @@ import sysconfig
 import tomllib
 from pathlib import Path
 from shutil import which
+from tempfile import gettempdir
 
 import pytest
 
@@ -166,6 +167,14 @@ def test_another_program_or_option_takes_the_place_of_the_old_one(tmp_path: Path
         assert all("/x y/s.sock" in each for each in runs(file) if each != "mine")
         assert ctx(tmp_path, "uninstall", harness).returncode == 0
         assert file.read_text() == SETTINGS[harness][0]
+
+
+@pytest.mark.requirement("HOK-11")
+def test_hooks_for_a_temporary_socket_are_installed_with_a_note(tmp_path: Path) -> None:
+    done = ctx(tmp_path, "install", "claude", "--socket", f"{gettempdir()}/ctxd-1/ctxd.sock")
+    assert done.returncode == 0 and f"{gettempdir()}/ctxd-1/ctxd.sock, which is temporary" in done.stderr
+    lasting = ctx(tmp_path, "install", "claude", "--socket", "/run/ctxd/ctxd.sock")
+    assert lasting.returncode == 0 and "temporary" not in lasting.stderr
 
 
 @pytest.mark.requirement("HOK-11")

@@ -63,5 +63,5 @@ def test_tags_move_as_expected_and_a_collection_and_a_check_report(real, socket,
     assert one in done.out.split() and "removed" in done.err
     checked = real("artifact", "fsck", "--json")
     assert checked.code == 0 and json.loads(checked.out)["damaged"] == [] and json.loads(checked.out)["checked"] >= 1
-    assert real("artifact", "tag", "moving", "--remove").code == 0
+    assert real("artifact", "tag", "moving", "-d").code == 0
     assert real("artifact", "tag", "moving").code == 2
