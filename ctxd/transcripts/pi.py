@@ -114,6 +114,8 @@ def _entry_events(record: Record) -> list[typed.Event]:
         case "branch_summary" | "custom_message" as kind:
             text, _ = _content(record.get("summary", record.get("content")))
             return [typed.SystemEvent(text=text, kind=kind, meta=rest(record, *_ENTRY, "summary", "content"), **place)]
+        case "usage":
+            return [opaque("usage", record, **place, usage=_usage(record))]
         case kind:
             return [opaque(as_text(kind) or "untyped", record, **place)]
 
@@ -162,9 +164,7 @@ def _message_events(message: Record, place: dict[str, Any], beside: dict[str, An
 def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | None) -> list[typed.Event]:
     billed: dict[str, Any] = {
         "model": as_text(message.get("model")) or None,
-        "usage": usage_of(
-            message.get("usage"), input="input", output="output", cache_read="cacheRead", cache_write="cacheWrite"
-        ),
+        "usage": _usage(message),
     }
     stop = as_text(message.get("stopReason")) or None
     meta = {**(beside or {}), **(rest(message, "role", "content", "timestamp", "model", "stopReason") or {})} or None
@@ -192,6 +192,12 @@ def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | N
                 kind = as_text(record_of(block).get("type")) or "untyped"
                 events.append(typed.OpaqueEvent(kind=kind, data=block, **common))
     return events
+
+
+def _usage(record: Record) -> typed.Usage | None:
+    return usage_of(
+        record.get("usage"), input="input", output="output", cache_read="cacheRead", cache_write="cacheWrite"
+    )
 
 
 def _content(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:

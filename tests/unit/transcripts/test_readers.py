@@ -378,11 +378,14 @@ def test_pi_entries_of_a_tree():
         entry("message", "7", "6", message={"role": "bashExecution", "command": "ls", "output": "a", "exitCode": 0}),
         entry("message", "8", "7", message={"role": "assistant", "content": [], "stopReason": "error"}),
         entry("label", "9", "8", targetId="2"),
+        entry("usage", "10", "9", provider="p", model="m", usage={"input": 3, "cacheRead": 50_000}),
     )
     assert kinds(found) == [
         "Opaque", "System", "Prompt", "ToolCall", "ToolResult", "Compaction", "System", "System", "Response", "Opaque",
+        "Opaque",
     ]  # fmt: skip
     assert (found[1].text, found[2].parent) == ("A", "1")
+    assert found[10].usage == Usage(input=3, cache_read=50_000), "tokens that were billed beside the responses"
     assert found[3].usage == Usage(input=900, output=40, cache_read=1, cache_write=2)
     assert (found[5].kept_from, found[5].tokens_before, found[8].stop_reason) == ("4", 100, "error")
 
