@@ -32,7 +32,7 @@ from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.component import Provider
 from ctxd.epochs.component_files import AgentFiles
-from ctxd.epochs.environment import EnvironmentProvider
+from ctxd.epochs.environment_and_date import EnvironmentProvider
 from ctxd.epochs.instruction_files import InstructionFiles
 from ctxd.epochs.skills import SkillFiles
 from ctxd.errors import CtxdError, StateDirError
@@ -57,10 +57,10 @@ from ctxd.rpc.handlers import (
 )
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import files as file_methods
-from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import mounts as mount_methods
 from ctxd.rpc.handlers import search as search_methods
 from ctxd.rpc.handlers import sessions as session_methods
+from ctxd.rpc.handlers import shared_sessions as host_methods
 from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState
 from ctxd.rpc.socket_binding import listening
 from ctxd.rpc.socket_server import Server

@@ -7,7 +7,7 @@ from ctxd.capture.native_import_plan import PARSER
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.transcripts.discovery import Skipped, Stat, Transcript, candidates, source_reason, stat_of, transcripts
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 
 
 class ChangedSources:

@@ -16,8 +16,8 @@ import anyio
 import msgspec
 
 from ctxd.capture.stream_checkpoints import Checkpoint
+from ctxd.cli.call_failures import reason_of
 from ctxd.cli.common_options import Invocation
-from ctxd.cli.failures import reason_of
 from ctxd.cli.spool_maintenance import deliver_waiting
 from ctxd.cli.undelivered_commits import (
     NEWEST,
@@ -216,7 +216,7 @@ class CommitDelivery:
         if self._policy != "redact":
             return queued
         from ctxd.cli.scan import host_guard
-        from ctxd.formats.array_secrets import captured_array
+        from ctxd.formats.cbor_array_secrets import captured_array
         from ctxd.secrets.redaction import Capture
 
         capture = Capture(host_guard(), "redact")

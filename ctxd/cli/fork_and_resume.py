@@ -16,7 +16,7 @@ from ctxd.cli.session import text_or_file
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
-from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext

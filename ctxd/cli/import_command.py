@@ -15,7 +15,7 @@ from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.discovery import changed_candidate, default_places
-from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:

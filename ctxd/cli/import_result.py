@@ -3,7 +3,7 @@
 import msgspec
 
 from ctxd.transcripts.discovery import Skipped
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 
 
 class ImportResult(msgspec.Struct):

@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.capture.copied_lines import CopyEnd
 from ctxd.transcripts.discovery import Stat
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd_client.errors import Conflict, NotFound
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX

@@ -19,13 +19,13 @@ from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
+from ctxd.cli.call_failures import reason_of
 from ctxd.cli.changed_sources import ChangedSources
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
-from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
-from ctxd.cli.import_origins import ImportOrigins
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.cli.origin_candidates import ImportOrigins
 from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
@@ -39,7 +39,7 @@ from ctxd.transcripts.discovery import (
     lines_of,
     source_reason,
 )
-from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.sub_agent_files import AgentCallers
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable

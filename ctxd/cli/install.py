@@ -23,7 +23,7 @@ from ctxd.cli.hook_settings import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
-from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import home
 

@@ -135,7 +135,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop_for(error: Exception) -> Stop | None:
-    from ctxd.cli.failures import stop_for
+    from ctxd.cli.call_failures import stop_for
     from ctxd.config import ConfigError
     from ctxd_client.errors import CallFailed
 

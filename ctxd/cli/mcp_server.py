@@ -22,9 +22,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from ctxd import __version__
+from ctxd.cli.call_failures import stop_for
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
-from ctxd.cli.failures import stop_for
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.config import ConfigError

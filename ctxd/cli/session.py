@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from ctxd.cli import session_list
+from ctxd.cli.call_failures import stop_for
 from ctxd.cli.commit_lookup import located_commit, start_context
 from ctxd.cli.common_options import (
     Invocation,
@@ -20,7 +21,6 @@ from ctxd.cli.common_options import (
     sessions_argument,
 )
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
-from ctxd.cli.failures import stop_for
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_lookup import named_session

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.formats.array_secrets import captured_array
 from ctxd.formats.cbor_array import UnreadableDelta
+from ctxd.formats.cbor_array_secrets import captured_array
 from ctxd.formats.delta_formats import DELTA_FORMATS, Counts, count
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.secrets.redaction import Capture

@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.epochs.component import Component, FileVersion, Loaded, Provider, UnavailableComponent, combined
 from ctxd.epochs.component_changes import Components
-from ctxd.epochs.environment import DATE_KEY, ENVIRONMENT_KEY
+from ctxd.epochs.environment_and_date import DATE_KEY, ENVIRONMENT_KEY
 from ctxd.epochs.epoch_state import ComponentText
 from ctxd.epochs.instruction_files import PREFIX as INSTRUCTIONS_PREFIX
 from ctxd.epochs.skills import KEY as SKILLS_KEY

@@ -19,10 +19,10 @@ from ctxd.formats.claude_code_v1 import SessionWriter
 from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
 from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
 from ctxd.formats.losses import Losses
+from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
-from ctxd.formats.own_window import as_seen
 from ctxd.formats.pi_v1 import TreeWriter
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.records import attachment_of
 from ctxd_protocol import event_types as typed
 

@@ -11,7 +11,7 @@ import msgspec
 import re2  # type: ignore[import-untyped]  # it brings no types
 
 from ctxd.secrets.built_in_rules import BUILT_IN, Rule
-from ctxd.secrets.json_candidates import loosened
+from ctxd.secrets.json_prefilter import loosened
 
 _MEMORY: Final = 64 * 1024 * 1024
 """Maximum bytes of the combined pattern's automaton: with less, RE2 discards and rebuilds it over and over."""

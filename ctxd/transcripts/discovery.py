@@ -11,7 +11,7 @@ from typing import IO, Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.format_detection import Format, format_of
-from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
     StoredSession,
     export_records,

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ctxd.hook import delivery
-from ctxd.transcripts.harnesses import HARNESS_OF
+from ctxd.transcripts.harness_names import HARNESS_OF
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import (

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ctxd.indexing.shell.interpreter import Printed, Walk
-from ctxd.indexing.shell.output_format import Form, Lines, Marker, Silent, UnparsedText
+from ctxd.indexing.shell.output_format_types import Form, Lines, Marker, Silent, UnparsedText
 from ctxd.indexing.shell.parser import Script, parse
 from ctxd.indexing.shell.paths import Discovery, Findings, PossiblePath, directory
 from ctxd.indexing.shell.search_tool_output import add_search_results, search_call

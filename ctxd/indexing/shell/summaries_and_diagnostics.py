@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ctxd.indexing.shell.operands import TABLE, Operands, ResolvedCommand, split
-from ctxd.indexing.shell.output_format import PROSE, Emission, Form, Lines
+from ctxd.indexing.shell.output_format_types import PROSE, Emission, Form, Lines
 from ctxd.indexing.shell.paths import PossiblePath, guessed, has_file_suffix
 
 _WC = re.compile(r" {0,20}\d{1,12}(?: {1,20}\d{1,12}){0,3} (\S.{0,1023})$")

@@ -7,7 +7,13 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.epochs.component import Loaded, UnavailableComponent
-from ctxd.epochs.environment import DateComponent, Environment, EnvironmentComponent, EnvironmentProvider, Today
+from ctxd.epochs.environment_and_date import (
+    DateComponent,
+    Environment,
+    EnvironmentComponent,
+    EnvironmentProvider,
+    Today,
+)
 from tests.unit.epochs.agents import Agent, agent, write
 
 pytestmark = pytest.mark.anyio

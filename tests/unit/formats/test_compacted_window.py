@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.formats.harness_session import written
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd_protocol import event_types as typed
 from tests.unit.formats.test_session_writers import NEW, READERS, Events, made
 

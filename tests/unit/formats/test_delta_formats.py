@@ -9,8 +9,8 @@ import pytest
 from cbor2 import CBORTag
 
 from ctxd.formats import bureau_agent_v1, events_v1
-from ctxd.formats.array_secrets import captured_array
 from ctxd.formats.cbor_array import UnreadableDelta, array_head, encoded, items, joinable, joined
+from ctxd.formats.cbor_array_secrets import captured_array
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import Delta, Materialization

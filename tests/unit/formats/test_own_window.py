@@ -10,7 +10,7 @@ import pytest
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.transcripts import claude_code, codex, opencode
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
 from ctxd.transcripts.records import Line, lines
 from ctxd_protocol import event_types as typed

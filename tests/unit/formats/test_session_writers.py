@@ -16,7 +16,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts import claude_code, codex, opencode, pi
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
 from ctxd.transcripts.records import lines
 from ctxd_protocol import event_types as typed

@@ -16,7 +16,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.discovery import Skipped, lines_of, transcripts
-from ctxd.transcripts.harnesses import HarnessCommand
+from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.records import id_of
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd_protocol.event_types import Event

@@ -1,6 +1,6 @@
 """Output formats of commands: nothing, known lines, names in a known form, or text without names.
 
-Only the value types. The parsers of single commands create them; `candidates` applies them to the real output.
+Only the value types. The parsers of single commands create them; `file_candidates` applies them to the real output.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
