@@ -8,13 +8,14 @@ of its first line; if the parent is within a delta, it begins one commit earlier
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
+from ctxd.capture.spawning_calls import SpawningCalls, spawns
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, note_agents, replacement_in, turn_in
+from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, replacement_in, turn_in
 from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
@@ -43,8 +44,6 @@ DELTA_BYTES: Final = 192 * 1024
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
 _BOUNDARY: Final = "compact_boundary"
-_SPAWNING: Final = frozenset({"Task", "Agent", "Workflow", "task", "spawn_agent", "subagent"})
-"""Tools that start a sub-agent."""
 
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
 
@@ -74,8 +73,7 @@ class TranscriptPlan:
         self._branches: list[Branch] = []
         self._main: Branch | None = None
         self._agents: dict[str, Branch] = {}
-        self._calls: dict[str, int] = {}
-        self._spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
+        self.spawning = SpawningCalls()
         self._turns: list[BegunTurn] = []
         self._task: Start | None = None
         self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
@@ -146,7 +144,8 @@ class TranscriptPlan:
         if id is not None and self._nodes.setdefault(hash(id), place) == place:
             # A message that a compaction keeps may be written only after it.
             self._relinked.pop(hash(id), None)
-        self._note_agents(events, place)
+        self._note_sent_as(record, place)
+        self.spawning.note(events, place)
         yield from self._due(branch, events, compaction)
 
     def _unrecorded(
@@ -173,7 +172,7 @@ class TranscriptPlan:
                 self._relinked[self._last_kept], self._last_kept = branch.last, None
             self._summaries.add(self.starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
-        elif not self.keeps_cuts and any(isinstance(each, ToolCallEvent) and each.tool in _SPAWNING for each in events):
+        elif not self.keeps_cuts and spawns(events):
             yield self._cut(branch, "tool_call")
         elif not self.keeps_cuts and branch.size >= DELTA_BYTES:
             yield self._cut(branch, "explicit")
@@ -189,6 +188,7 @@ class TranscriptPlan:
         self._start, self._main = origin.at_line(place), None
         if (id := id_of(record)) is not None:
             self._nodes[hash(id)] = here
+        self._note_sent_as(record, here)
         if self._route is not _codex:
             return
         if (begun := turn_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
@@ -196,10 +196,16 @@ class TranscriptPlan:
         elif turns := _rolled_back(record_of(record.get("payload"))):
             self._take_back(turns)
 
+    def _note_sent_as(self, record: Record, place: int) -> None:
+        """Note the earlier id of a prompt that Claude Code has stored anew: later records may name that as parent."""
+        if earlier := as_text(record.get("sentAsUuid")):
+            self._nodes.setdefault(hash(earlier), place)
+
     def _pass_over(self, id: str | None, record: Record) -> None:
         """Attach the children of a record that is left out to its parent."""
         if id is not None and (place := self._nodes.get(hash(parent_of(record)))) is not None:
             self._nodes.setdefault(hash(id), place)
+            self._note_sent_as(record, place)
 
     @property
     def pending(self) -> tuple[int, bool]:
@@ -242,16 +248,9 @@ class TranscriptPlan:
         place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
-    def spawned_by(self, keys: Iterable[str]) -> int | None:
-        """Return the line with the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""
-        known = (
-            place for key in keys for calls in (self._calls, self._spawned) if (place := calls.get(key)) is not None
-        )
-        return next(known, None)
-
     def at_spawn(self, *keys: str) -> Start:
         """Return the start of the chain of the sub-agent with ``keys``: after its call, else at the newest commit."""
-        if (place := self.spawned_by(keys)) is not None:
+        if (place := self.spawning.line(keys)) is not None:
             return self.at_line(place)
         main = self._main
         if main is not None and main.start.source == self.source:
@@ -458,13 +457,6 @@ class TranscriptPlan:
             return [*before, *reversed(back)] if before else []
         return []
 
-    def _note_agents(self, events: Sequence[Event], place: int) -> None:
-        for event in events:
-            if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
-                self._calls[event.call] = place
-            elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
-                note_agents(self._spawned, event, call)
-
 
 # --- routes: the branch of a line ---
 
@@ -478,7 +470,7 @@ def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterat
 
 def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
     if agent not in plan._agents:
-        if agent not in plan._calls and plan._main is not None and plan._main.lines:
+        if agent not in plan.spawning and plan._main is not None and plan._main.lines:
             yield plan._cut(plan._main, "explicit")
         plan._agents[agent] = plan._branch(plan.at_spawn(agent), agent)
     plan._to = plan._agents[agent]

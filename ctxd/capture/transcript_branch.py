@@ -3,16 +3,13 @@
 Separate from ``native_import_plan``, as the routes of that module only choose between such chains.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.delta_formats import measure_event
-from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent, ToolResultEvent
-
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
 
 _FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
 """Records of codex with a message of another agent."""
@@ -94,15 +91,3 @@ def turn_in(events: Sequence[Event]) -> Event | None:
 
 def _begins_turn(event: Event) -> bool:
     return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)
-
-
-def note_agents(spawned: dict[str, int], result: ToolResultEvent, call: int) -> None:
-    """Note in ``spawned`` that line ``call`` has the call of those sub-agents and workflows that its ``result`` names.
-    A call that continues one of them did not spawn it."""
-    match result.meta:
-        case {"toolUseResult": {"agentId": str(name)} | {"runId": str(name)}}:
-            spawned.setdefault(name, call)
-        case {"metadata": {"sessionId": str(name)} | {"sessionID": str(name)}}:
-            spawned.setdefault(name, call)
-    for agent in _UUID.findall(result.text[:4096]):
-        spawned.setdefault(agent, call)

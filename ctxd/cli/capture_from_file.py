@@ -19,7 +19,7 @@ from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
-from ctxd.transcripts.sub_agent_files import AGENT_FILES
+from ctxd.transcripts.claude_sidecars import AGENT_FILES
 from ctxd_client.errors import Conflict
 from ctxd_protocol.event_types import Event
 

@@ -28,6 +28,7 @@ from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.cli.origin_candidates import ImportOrigins
 from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
+from ctxd.transcripts.claude_sidecars import AgentCallers
 from ctxd.transcripts.discovery import (
     Skipped,
     Stat,
@@ -41,7 +42,6 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
-from ctxd.transcripts.sub_agent_files import AgentCallers
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
@@ -388,9 +388,9 @@ class TranscriptImport:
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
         keys = source.spawn_keys
-        path = self._callers.path(source.file, keys) if keys and conversation.spawned_by(keys) is None else ""
+        path = self._callers.path(source.file, keys) if keys and conversation.spawning.line(keys) is None else ""
         caller = await self._ensure_imported(path) if path else None
-        return conversation if caller is None or caller.plan.spawned_by(keys) is None else caller.plan
+        return conversation if caller is None or caller.plan.spawning.line(keys) is None else caller.plan
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat."""

@@ -10,6 +10,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
+from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
@@ -21,7 +22,6 @@ from ctxd.transcripts.opencode_storage import (
 )
 from ctxd.transcripts.records import Record, as_text, decoded, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
-from ctxd.transcripts.sub_agent_files import agents_folder, is_journal, spawn_keys
 from ctxd_protocol.ids import captured_session_id
 
 _PEEKED: Final = 40
@@ -337,6 +337,8 @@ def _document(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
+    if harness == "claude" and (reason := reason_to_skip(path)):
+        return Skipped(str(path), reason)
     records: list[Record] = []
     is_empty = True
     with open_source(path) as file:
@@ -355,8 +357,6 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
 def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> Transcript | Skipped:
     """Return the session that begins with ``records``."""
     format = format_of(records)
-    if format is None and is_journal(path):
-        return Skipped(str(path), "the journal of a workflow, whose results the transcripts of its sub-agents have too")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
     known = Transcript(str(path), path, format, "", "")

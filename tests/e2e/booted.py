@@ -30,6 +30,8 @@ mkdir "$place/changes" "$place/work" "$root"
 mount -t overlay -o "lowerdir=/,upperdir=$place/changes,workdir=$place/work" overlay "$root"
 for folder in run tmp var/log; do mount -t tmpfs -o mode=755 tmpfs "$root/$folder"; done
 chmod 1777 "$root/tmp"
+# A daemon of this machine may have these.
+rm -rf "$root/var/lib/ctxd" "$root/var/cache/ctxd"
 # What lies in somebody's home is to be had by the daemon's user: the interpreter may. Below /tmp it is not there yet.
 for seen in "$@"; do
     mkdir -p "$root$seen"

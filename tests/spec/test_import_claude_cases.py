@@ -361,6 +361,31 @@ def test_a_sub_agent_that_a_second_call_continues_begins_behind_the_first(
 
 
 @pytest.mark.requirement("IMP-3")
+def test_a_prompt_that_was_stored_anew_is_the_parent_of_records_that_name_its_earlier_id(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), claude("c"), claude("d", "assistant"), *claude.turn("e", "f")]
+    earlier = records[2]["uuid"]
+    records[2] |= {"sentAsUuid": earlier, "uuid": str(uuid4())}
+    other = Claude(claude.session)("g") | {"parentUuid": earlier}
+    write(tmp_path / f"{claude.session}.jsonl", [*records, other])
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abcdef", "abcg"]
+
+
+@pytest.mark.requirement("IMP-6")
+def test_the_copy_of_a_session_s_beginning_is_no_transcript(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    write(tmp_path / claude.session / "resume-head.jsonl", [{"sha256": "0" * 64}, *records[2:]])
+    outcome = imported(daemon, "claude", tmp_path)
+    assert [each["reason"] for each in outcome["skipped"]] == ["Claude Code's copy of the beginning of a session"]
+    assert once(client, claude.id) == "abcd" and views(client, claude.id) == ["abcd"]
+
+
+@pytest.mark.requirement("IMP-3")
 def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:

@@ -595,4 +595,4 @@ def test_a_model_reads_what_extensions_and_commands_of_pi_show_it_and_nothing_el
     assert "for the model" in told and "output of v" in told
     assert "state of an extension" not in told and "output of x" not in told
     assert "output of x" in text(client, head(client, pi.id)), "it is kept"
-    assert spent(client, pi.id) == Usage(input=18, output=8, cache_read=2, cache_write=4)
+    assert spent(client, pi.id) == Usage(input=23, output=13, cache_read=2, cache_write=4), "usage entries too"

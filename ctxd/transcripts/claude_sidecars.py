@@ -1,6 +1,7 @@
-"""Files that Claude Code keeps for the sub-agents of a session: ``subagents/[GROUP/…]agent-ID.jsonl`` in the directory
-named after the session, or beside the session's file up to version 2.0. ``agent-ID.meta.json`` beside it has the call
-that spawned the sub-agent; the agents of a workflow are in ``subagents/workflows/RUN``.
+"""Files that Claude Code keeps beside the transcript of a session, in the directory named after the session.
+
+Sub-agents: ``subagents/[GROUP/…]agent-ID.jsonl``, or beside the session's file up to version 2.0. The call that spawned
+one is in ``agent-ID.meta.json``; the agents of a workflow are in ``subagents/workflows/RUN``.
 """
 
 import re
@@ -28,9 +29,13 @@ def agents_folder(path: Path) -> Path | None:
     return next((folder for folder in path.parents if folder.name == _FOLDER), None)
 
 
-def is_journal(path: Path) -> bool:
-    """Return whether ``path`` is the journal of a workflow: starts and results of its sub-agents, without messages."""
-    return path.name == "journal.jsonl" and path.parent.parent.name == _WORKFLOWS
+def reason_to_skip(path: Path) -> str:
+    """Return why the file ``path`` is no transcript, though it consists of JSON lines; empty for others."""
+    if path.name == "journal.jsonl" and path.parent.parent.name == _WORKFLOWS:
+        return "the journal of a workflow, whose results the transcripts of its sub-agents have too"
+    if path.name == "resume-head.jsonl":
+        return "Claude Code's copy of the beginning of a session"
+    return ""
 
 
 def spawn_keys(path: Path, agent: str) -> tuple[str, ...]:

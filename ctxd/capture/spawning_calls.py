@@ -1,0 +1,52 @@
+"""The calls of a transcript that spawned sub-agents, and the names by which their files are found. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
+
+_SPAWNING: Final = frozenset({"Task", "Agent", "Workflow", "task", "spawn_agent", "subagent"})
+"""Tools that start a sub-agent, or several."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class SpawningCalls:
+    """The calls of one source that spawned sub-agents, with the places of their lines."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, int] = {}
+        self._results: dict[str, int] = {}
+
+    def __contains__(self, call: str) -> bool:
+        return call in self._calls
+
+    def note(self, events: Iterable[Event], place: int) -> None:
+        """Note the calls and results in the line at ``place``. A call that continues a sub-agent did not spawn it."""
+        for event in events:
+            if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
+                self._calls[event.call] = place
+            elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
+                for name in _spawned_in(event):
+                    self._results.setdefault(name, call)
+
+    def line(self, keys: Iterable[str]) -> int | None:
+        """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""
+        known = (places[key] for key in keys for places in (self._calls, self._results) if key in places)
+        return next(known, None)
+
+
+def spawns(events: Iterable[Event]) -> bool:
+    """Return whether ``events`` have a call that spawns sub-agents."""
+    return any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events)
+
+
+def _spawned_in(result: ToolResultEvent) -> Iterator[str]:
+    """Yield the sub-agents and the workflow that a ``result`` names, the surest first."""
+    match result.meta:
+        case {"toolUseResult": {"agentId": str(name)} | {"runId": str(name)}}:
+            yield name
+        case {"metadata": {"sessionId": str(name)} | {"sessionID": str(name)}}:
+            yield name
+    yield from _UUID.findall(result.text[:4096])
