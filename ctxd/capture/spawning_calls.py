@@ -1,4 +1,7 @@
-"""The calls of a transcript that spawned sub-agents, and the names by which their files are found. Pure."""
+"""The calls of a transcript that spawned sub-agents, and the names by which their files are found. Pure.
+
+Separate from the plan: this knows neither chains nor commits.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,0 +1,175 @@
+"""IMP: sub-agents of Claude Code: inline, beside the file, in a directory and in workflows, each a chain of its own."""
+
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from ctxd.cli.importer import TranscriptImport
+from ctxd_client import connect
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.claude_records import (
+    USAGE,
+    answers,
+    calls,
+    newest,
+    once,
+    returns,
+)  # fmt: skip
+from tests.spec.imported_contexts import spent
+from tests.spec.test_import import Claude, Record, append, commits, imported, labels, views, write
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("place", ["inside", "beside", "directory"])
+def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, place: str
+) -> None:
+    records = [claude("a"), calls(claude, "b", "t1", "Task")]
+    side = Claude(claude.session)
+    agent = [side("x"), calls(side, "y", "t2"), returns(side, "z", "t2", "seen")]
+    done = returns(claude, "c", "t1", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}}
+    end = answers(claude, "d", "msg_d", {"type": "text", "text": "Done."})
+    for record in agent:
+        record["isSidechain"] = True
+    main = tmp_path / f"{claude.session}.jsonl"
+    if place == "inside":
+        write(main, [*records, *agent, done, end])
+    else:
+        write(main, [*records, done, end])
+        folder = tmp_path if place == "beside" else tmp_path / claude.session / "subagents"
+        write(folder / "agent-k1.jsonl", [{**each, "agentId": "k1"} for each in agent])
+        (folder / "agent-k1.meta.json").write_text('{"agentType": "Explore"}')
+    outcome = imported(daemon, "claude", tmp_path)
+    assert not outcome["skipped"] and outcome["sessions"] == [claude.id]
+    assert once(client, claude.id) == "abcdxyz" and views(client, claude.id) == ["abcd", "abxyz"]
+    chains = {labels(client, each.commit) for each in commits(client, claude.id).values() if each.thread_id}
+    assert chains == {"abxyz"}
+    last = newest(client, claude.id)
+    assert labels(client, last.commit) == "abcd" and not last.thread_id
+    prompt = client.session_get(claude.id).session.recorded
+    assert prompt is not None and prompt.prompt == "text a", "what the agent was told is no prompt of a person"
+    assert spent(client, claude.id).output == 2 * USAGE["output_tokens"]
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize(("first", "second"), [("k1", "k2"), ("k2", "k1")])
+def test_a_sub_agent_of_a_sub_agent_begins_behind_its_call_there(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, first: str, second: str
+) -> None:
+    def agent(name: str, *records: Record) -> None:
+        path = tmp_path / claude.session / "subagents" / f"agent-{name}.jsonl"
+        write(path, [{**each, "isSidechain": True, "agentId": name} for each in records])
+
+    def done(side: Claude, label: str, call: str, name: str) -> Record:
+        return returns(side, label, call, "ok") | {"toolUseResult": {"agentId": name, "status": "completed"}}
+
+    main = [claude("a"), calls(claude, "b", "t1", "Task"), done(claude, "c", "t1", first), claude("d", "assistant")]
+    write(tmp_path / f"{claude.session}.jsonl", main)
+    outer, inner = Claude(claude.session), Claude(claude.session)
+    agent(first, outer("u"), calls(outer, "v", "t2", "Task"), done(outer, "w", "t2", second), outer("x", "assistant"))
+    agent(second, *inner.turn("y", "z"))
+    made = imported(daemon, "claude", tmp_path)
+    assert not made["skipped"] and once(client, claude.id) == "abcduvwxyz"
+    assert views(client, claude.id) == ["abcd", "abuvwx", "abuvyz"]
+    append(tmp_path / claude.session / "subagents" / f"agent-{second}.jsonl",
+           {**inner("s"), "isSidechain": True, "agentId": second})  # fmt: skip
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abcd", "abuvwx", "abuvyzs"], "its caller has not changed"
+    assert labels(client, newest(client, claude.id).commit) == "abcd"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("meta", [{}, {"toolUseId": "t1", "agentType": "workflow"}])
+def test_sub_agents_of_a_workflow_begin_behind_the_call_of_the_workflow(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, meta: Record
+) -> None:
+    launched = {"status": "async_launched", "taskType": "local_workflow", "runId": "wf_1", "taskId": "w1"}
+    records = [claude("a"), calls(claude, "b", "t1", "Workflow")]
+    records.append(returns(claude, "c", "t1", "Workflow launched") | {"toolUseResult": launched})
+    records += [claude("d", "assistant"), *claude.turn("e", "f")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    folder = tmp_path / claude.session / "subagents" / "workflows" / "wf_1"
+    for agent, labels_of in (("k1", "uv"), ("k2", "xy")):
+        told = [{**each, "isSidechain": True, "agentId": agent} for each in Claude(claude.session).turn(*labels_of)]
+        write(folder / f"agent-{agent}.jsonl", told)
+        (folder / f"agent-{agent}.meta.json").write_bytes(msgspec.json.encode(meta))
+    write(folder / "journal.jsonl", [{"type": "started", "key": "v2:h", "agentId": "k1"}])
+    outcome = imported(daemon, "claude", tmp_path)
+    (skipped,) = outcome["skipped"]
+    assert "the journal of a workflow" in skipped["reason"]
+    assert outcome["sessions"] == [claude.id] and once(client, claude.id) == "abcdefuvxy"
+    assert views(client, claude.id) == ["abcdef", "abuv", "abxy"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_without_a_result_begins_behind_the_call_that_is_noted_beside_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    def agent(name: str, records: list[Record], **meta: str) -> None:
+        path = tmp_path / claude.session / "subagents" / f"agent-{name}.jsonl"
+        write(path, [{**each, "isSidechain": True, "agentId": name} for each in records])
+        path.with_suffix(".meta.json").write_bytes(msgspec.json.encode({"agentType": "Explore", **meta}))
+
+    write(tmp_path / f"{claude.session}.jsonl", [claude("a"), calls(claude, "b", "t1", "Task"), *claude.turn("c", "d")])
+    outer = Claude(claude.session)
+    agent("k2", [outer("u"), calls(outer, "v", "t2", "Task"), outer("w", "assistant")], toolUseId="t1")
+    agent("k1", Claude(claude.session).turn("x", "y"), toolUseId="t2", parentAgentId="k2")
+    outcome = imported(daemon, "claude", tmp_path)
+    assert not outcome["skipped"] and once(client, claude.id) == "abcduvwxy"
+    assert views(client, claude.id) == ["abcd", "abuvw", "abuvxy"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_that_a_second_call_continues_begins_behind_the_first(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [claude("a"), calls(claude, "b", "t1", "Task")]
+    records.append(returns(claude, "c", "t1", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}})
+    records += [claude("d", "assistant"), claude("e"), calls(claude, "f", "t2", "Task")]
+    records.append(returns(claude, "g", "t2", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}})
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    side = Claude(claude.session)
+    told = [{**each, "isSidechain": True, "agentId": "k1"} for each in (*side.turn("u", "v"), *side.turn("x", "y"))]
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", told)
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abcdefg", "abuvxy"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [claude("a"), calls(claude, "b", "t1", "Task")]
+    records.append(returns(claude, "c", "t1", "started") | {"toolUseResult": {"agentId": "k1", "isAsync": True}})
+    records.append(answers(claude, "d", "msg_d", {"type": "text", "text": "It runs."}))
+    side = Claude(claude.session)
+    agent = [{**each, "isSidechain": True, "agentId": "k1"} for each in side.turn("x", "y")]
+    for each in agent:
+        each["timestamp"] = "2026-01-03T00:00:00.000Z"
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", agent)
+    for _ in range(2):
+        imported(daemon, "claude", tmp_path)
+        assert labels(client, newest(client, claude.id).commit) == "abcd" and once(client, claude.id) == "abcdxy"
+
+
+@pytest.mark.requirement("IMP-1")
+def test_a_watch_dates_a_sub_agent_for_which_the_conversation_waits_as_it_ran(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    write(tmp_path / f"{claude.session}.jsonl", [claude("a"), calls(claude, "b", "t1", "Task")])
+    agent = [{**each, "isSidechain": True, "agentId": "k1"} for each in Claude(claude.session).turn("x", "y")]
+    for each in agent:
+        each["timestamp"] = "2026-01-03T00:00:00.000Z"
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", agent)
+
+    async def run() -> None:
+        async with connect(daemon.socket) as connected:
+            await TranscriptImport(connected, "claude", watch=True, progress=lambda _: None).run([tmp_path])
+
+    anyio.run(run)
+    (chain,) = [each for each in commits(client, claude.id).values() if each.thread_id]
+    assert chain.created_at == "2026-01-03T00:00:00Z"
