@@ -95,7 +95,7 @@ class Conditions(NamedTuple):
     """Conditions on a text; all must hold. ``sessions``: numbers of the sessions it may belong to. ``last``: the
     greatest ``Doc.id``."""
 
-    sessions: Sequence[int] | None = None
+    sessions: tuple[int, ...] | None = None
     tool: str | None = None
     kind: SearchKind | None = None
     failed: bool = False

@@ -70,6 +70,9 @@ def _in_cache(state: Path, cache: Path) -> Path:
         written = folder / f"{_OWNER}.new"
         written.write_bytes(os.fsencode(state))
         written.replace(folder / _OWNER)
+    # An index that is there may have become read-only with its file system.
+    (folder / f"{_OWNER}.new").touch(0o600)
+    (folder / f"{_OWNER}.new").unlink()
     return folder
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -15,6 +16,7 @@ from ctxd.objects.kinds import is_purged
 from ctxd.search.index_database import IndexedText, IndexFile, SessionRow, TextPlace
 from ctxd.search.searchable_texts import (
     SUMMARY,
+    TEXTS_MAX,
     FoundText,
     commit_texts,
     head_texts,
@@ -34,6 +36,9 @@ from ctxd_protocol.ids import session_object_id
 _ALL: Final = 2**31
 """A place after those of all texts of any document."""
 
+_TEXT_BYTES: Final = 256
+"""Memory that a text takes beside its characters."""
+
 _LOOKED_BACK_MAX: Final = 1_000
 """Maximum segments of a session examined for the turn at which it was forked."""
 
@@ -43,7 +48,7 @@ _DAMAGED: Final = (ValueError, TypeError, LookupError, CtxdError)
 
 
 class IndexBatch(NamedTuple):
-    """Changes of the index from some journal rows. ``seq``, ``chain``: of the last row; ``size``: bytes of texts;
+    """Changes of the index from some journal rows. ``seq``, ``chain``: of the last row; ``size``: memory of the texts;
     ``purged``: entities of which no earlier word may be left."""
 
     seq: int
@@ -130,7 +135,10 @@ class JournalTexts:
         return self._reader.heads(ids, _ALL)[0]
 
     def texts(self, stored: Stored) -> Iterator[FoundText]:
-        """The texts of a version. Raises: errors of a damaged document."""
+        """The first ``TEXTS_MAX`` texts of a version. Raises: errors of a damaged document."""
+        return islice(self._texts(stored), TEXTS_MAX)
+
+    def _texts(self, stored: Stored) -> Iterator[FoundText]:
         document = stored.document
         match document.type:
             case "segment":
@@ -271,7 +279,7 @@ class _Changes:
         texts = self._texts.setdefault(entity, [])
         for each in found:
             texts.append(IndexedText(entity, session, at if each.at is None else each.at, turn + each.turns, each))
-            self.size += len(each.text) + len(each.call)
+            self.size += len(each.text) + len(each.call) + _TEXT_BYTES
 
     def _drop(self, entity: int, most: int = _ALL) -> None:
         """Drop the texts of ``entity`` up to the place ``most``."""

@@ -1,4 +1,4 @@
-"""Texts that match a query, best or newest first, merged from all shards of the index.
+"""The order of the texts that match a query, best or newest first, merged from all shards of the index.
 
 FTS5 ranks by BM25 with the statistics of one table: a word that is common in its shard, but rare elsewhere, would have
 a low score there. So each shard's scores are multiplied by the ratio of the inverse document frequencies of the whole
@@ -8,9 +8,10 @@ Beyond", 2009; the formula is that of FTS5's ``bm25()``.
 """
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import chain, islice
+from itertools import islice
 from math import log
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +19,21 @@ from ctxd import sqlite_file
 from ctxd.search.index_database import KINDS, Conditions, Doc
 from ctxd.search.query_language import Query
 from ctxd.search.word_shards import Shard, shards
+from ctxd_protocol.methods.search import HITS_REACHED_MAX
 
 _FREQUENCY_MIN: Final = 1e-6
 """The inverse document frequency of a word that is in more than half of the texts, as in FTS5."""
 
 _DOC: Final = """SELECT d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name
     FROM doc AS d LEFT JOIN tool AS t ON t.n=d.tool WHERE d.id=?"""
+
+
+class Ranking(NamedTuple):
+    """The texts that match a query in order, at most ``HITS_REACHED_MAX``: ids, and scores, of which higher is better.
+    Memory: 16 bytes each."""
+
+    ids: "array[int]"
+    scores: "array[float]"
 
 
 class _Match(NamedTuple):
@@ -35,35 +45,44 @@ class _Match(NamedTuple):
 
 
 class _Matches(NamedTuple):
-    """The matches of one shard: how many of its texts match each term, and the rows with their scores there."""
+    """The matches of one shard in order, as rows of id, score there and time; and how many of its texts match each
+    term."""
 
     shard: Shard
     counts: Sequence[int]
-    rows: Iterator[tuple[Any, ...]]
+    rows: Sequence[tuple[Any, ...]]
 
 
-def matches(
-    connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool, skip: int
-) -> Iterator[Doc]:
-    """Yield the texts that match ``query`` and ``wanted``, without the first ``skip``, best or newest first.
+def ranked(connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool) -> Ranking:
+    """Return the texts that match ``query`` and ``wanted``, best or newest first.
 
-    ``connection`` has to be in a transaction, so that all shards are of one state. Raises: SQLite's errors.
+    ``connection`` has to be in a transaction, so that all shards are of one state. Memory: the matches of one shard,
+    and those that are returned from each. Raises: SQLite's errors.
     """
     every = [shard for shard in shards(connection) if wanted.last is None or shard.first <= wanted.last]
     found = [each for shard in every if (each := _of_shard(connection, shard, query, wanted, best=best)) is not None]
     total = sum(shard.texts for shard in every)
     counts = [sum(each.counts[term] for each in found) for term in range(len(query.terms))]
-    scored = (
+    of_shards = (
         _scored(each, _frequency(total, counts) / _frequency(each.shard.texts, each.counts), best) for each in found
     )
-    for match in islice(merge(*scored), skip, None):
-        for row in connection.execute(_DOC, (match.id,)):
-            yield _doc(row, match.score)
+    ids, scores = array("q"), array("d")
+    for match in islice(merge(*of_shards), HITS_REACHED_MAX):
+        ids.append(match.id)
+        scores.append(-match.score)
+    return Ranking(ids, scores)
+
+
+def docs(connection: sqlite_file.Connection, ranking: Ranking, first: int, end: int) -> Iterator[Doc]:
+    """Yield the places of the texts ``first`` to ``end`` of ``ranking``, without those that are gone by now."""
+    for id, score in zip(ranking.ids[first:end], ranking.scores[first:end], strict=True):
+        for row in connection.execute(_DOC, (id,)):
+            yield _doc(row, score)
 
 
 def sessions(connection: sqlite_file.Connection, expression: str) -> set[int]:
     """Return the numbers of the sessions with a text that matches the FTS5 ``expression``. Cost: linear in the matches.
-    ``connection``: as for ``matches``."""
+    ``connection``: as for ``ranked``."""
     found = set[int]()
     for shard in shards(connection):
         query = f"""SELECT DISTINCT d.session FROM {shard.table} AS w CROSS JOIN doc AS d ON d.id=w.rowid
@@ -80,20 +99,20 @@ def _of_shard(
     table, bound = shard.table, "" if wanted.last is None else "AND rowid<=:last"
     at = "d.at" if where or not best else "0"
     of_doc = "CROSS JOIN doc AS d ON d.id=hit.id" if where or not best else ""
-    rows = connection.execute(
+    rows: list[tuple[Any, ...]] = connection.execute(
         f"""WITH hit AS MATERIALIZED (
             SELECT rowid AS id, rank AS score FROM {table} WHERE {table} MATCH :query {bound}
         )
         SELECT hit.id, hit.score, {at}, (SELECT count(*) FROM hit) FROM hit {of_doc}
         {"WHERE" if where else ""} {" AND ".join(where)}
-        ORDER BY {"hit.score, hit.id" if best else "d.at DESC, hit.id DESC"}""",
+        ORDER BY {"hit.score, hit.id" if best else "d.at DESC, hit.id DESC"} LIMIT {HITS_REACHED_MAX}""",
         {**values, "query": query.all_of, "last": wanted.last},
-    )
-    first = next(rows, None)
-    if first is None:
+    ).fetchall()
+    if not rows:
         return None
-    counts = [first[3]] if len(query.terms) == 1 else [_count(connection, table, term) for term in query.terms]
-    return _Matches(shard, counts, chain((first,), rows))
+    matches = rows[0][3]
+    counts = [matches] if len(query.terms) == 1 else [_count(connection, table, term) for term in query.terms]
+    return _Matches(shard, counts, rows)
 
 
 def _count(connection: sqlite_file.Connection, table: str, term: str) -> int:
@@ -134,4 +153,4 @@ def _conditions(wanted: Conditions) -> tuple[list[str], dict[str, Any]]:
 
 def _doc(row: Sequence[Any], score: float) -> Doc:
     id, entity, nth, session, at, turn, kind, tool = row
-    return Doc(id, entity, nth, session, at, turn, KINDS[kind // 2], bool(kind % 2), tool, -score)
+    return Doc(id, entity, nth, session, at, turn, KINDS[kind // 2], bool(kind % 2), tool, score)

@@ -45,6 +45,9 @@ BUSY_SHARE: Final = 0.1
 IDLE_SHARE: Final = 0.8
 """The same while there are no writes."""
 
+PAUSE_S_MAX: Final = 2.0
+"""Longest pause between two steps."""
+
 RETRY_S: Final = 5.0
 """Seconds until the next attempt after a shortage of space, memory or threads."""
 
@@ -78,6 +81,7 @@ class SearchIndex:
         self._clean = anyio.Event()
         self._is_clean = False
         self._reason = ""
+        self._faults = 0
         self.generation = 0
         self.on_end: list[Callable[[], None]] = []
         """Functions called before the file is closed."""
@@ -111,6 +115,7 @@ class SearchIndex:
             end()
 
     def _note_fault(self, store: VersionStore, reason: str, error: Exception) -> None:
+        self._faults += 1
         if reason != self._reason:
             self._reason = reason
             store.note_fault(error)
@@ -159,7 +164,7 @@ class SearchIndex:
             if step is not None:
                 worked = self._clock.monotonic() - began
                 share = BUSY_SHARE if store.next_seq != head else IDLE_SHARE
-                await self._pause(worked * (1 / share - 1))
+                await self._pause(min(PAUSE_S_MAX, worked * (1 / share - 1)))
                 continue
             if index.rewrite_due:
                 await self._erase(index)
@@ -221,11 +226,16 @@ class SearchIndex:
     # --- what others ask
 
     async def rebuild(self) -> None:
-        """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild goes on."""
-        before = self.generation
+        """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild goes on.
+
+        Raises: CtxdError ``store_unavailable`` if the file cannot be made; it is tried again."""
+        before, faults = self.generation, self._faults
         self._rebuilding = True
         self._idle.cancel()
+        self._pausing.cancel()
         while self.generation == before:
+            if self._faults > faults:
+                raise CtxdError("store_unavailable", self._reason, hint="Free the disk or correct its permissions.")
             await self._clock.sleep(GATHER_S)
 
     def make_anew(self) -> None:

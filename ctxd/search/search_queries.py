@@ -5,7 +5,7 @@ although the index may hold its words a moment longer.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from ctxd.objects.generated_ids import session_of
 from ctxd.search import index_database, query_language, ranking
 from ctxd.search.index_database import Conditions, Doc
 from ctxd.search.journal_texts import JournalTexts
+from ctxd.search.ranking import Ranking
 from ctxd.search.search_index import SearchIndex
 from ctxd.search.snippets import Snippet, Snippets
 from ctxd.sessions.project_match import ProjectFilter
@@ -42,6 +43,9 @@ _CHECKED_STEPS: Final = 20_000
 _AT_ONCE: Final = 20
 """Texts per read."""
 
+_RANKINGS_MAX: Final = 32
+"""Rankings that are kept for their next pages, of at most 160 KB each."""
+
 _CURSOR: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})", re.ASCII)
 
 
@@ -57,6 +61,47 @@ class _Searcher(NamedTuple):
         self.file.close()
         self.store.close()
         self.snippets.close()
+
+
+class _Expired(Exception):
+    """A query has taken ``SECONDS_MAX``."""
+
+
+class _Deadline:
+    """The end of a query's time. Calling it returns whether that has passed: pass it to SQLite."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends = clock.monotonic() + SECONDS_MAX
+        self.is_expired = False
+
+    def __call__(self) -> bool:
+        self.is_expired = self._clock.monotonic() > self._ends
+        return self.is_expired
+
+    def check(self) -> None:
+        """Raises: _Expired."""
+        if self():
+            raise _Expired
+
+
+class _Rankings:
+    """The rankings of the newest queries with further pages: texts that are added or removed meanwhile do not move the
+    others from one page to another."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Ranking] = {}
+
+    def take(self, key: Hashable) -> Ranking | None:
+        """Return and forget the ranking with ``key``; None if it is not kept."""
+        return self._kept.pop(key, None)
+
+    def keep(self, key: Hashable, ranking: Ranking) -> None:
+        """Keep ``ranking``, and forget the oldest ones beyond ``_RANKINGS_MAX``."""
+        self._kept[key] = ranking
+        with suppress(StopIteration, KeyError):
+            while len(self._kept) > _RANKINGS_MAX:
+                del self._kept[next(iter(self._kept))]
 
 
 class FoundPage(NamedTuple):
@@ -77,6 +122,7 @@ class SearchQueries:
         self._clock = clock
         self._lane = Lane("search", QUERIES_MAX)
         self._idle: list[_Searcher] = []
+        self._rankings = _Rankings()
         index.on_end.append(self.close)
 
     def close(self) -> None:
@@ -139,7 +185,7 @@ class SearchQueries:
                 below.setdefault(path.removeprefix(workdir), set()).add(session)
         return await self._within_limits(partial(self._naming, path, below))
 
-    async def _within_limits(self, work: Callable[[_Searcher], R]) -> R:
+    async def _within_limits(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
         """As ``_limited``, on a thread. Starts a rebuild if the index is damaged."""
         try:
             return await self._lane.run(self._limited, work)
@@ -157,7 +203,7 @@ class SearchQueries:
 
     # --- on a thread
 
-    def _limited(self, work: Callable[[_Searcher], R]) -> R:
+    def _limited(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
         """Return the result of ``work``, which times out after ``SECONDS_MAX``.
 
         Raises: CtxdError ``timeout``, ``store_unavailable``; the errors of ``work``.
@@ -187,22 +233,14 @@ class SearchQueries:
         store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
         return _Searcher(generation, index, store, Snippets())
 
-    def _timed(self, searcher: _Searcher, work: Callable[[_Searcher], R]) -> R:
-        ends = self._clock.monotonic() + SECONDS_MAX
-        expired = False
-
-        def is_late() -> bool:
-            nonlocal expired
-            expired = self._clock.monotonic() > ends
-            return expired
-
-        searcher.file.set_progress_handler(is_late, _CHECKED_STEPS)
+    def _timed(self, searcher: _Searcher, work: Callable[[_Searcher, _Deadline], R]) -> R:
+        deadline = _Deadline(self._clock)
+        searcher.file.set_progress_handler(deadline, _CHECKED_STEPS)
         try:
-            # One transaction: all shards are read in the same state.
-            with sqlite_file.faults(), searcher.file:
-                found = work(searcher)
-        except sqlite_file.SqlFailed as error:
-            if not expired:
+            with sqlite_file.faults():
+                return work(searcher, deadline)
+        except (sqlite_file.SqlFailed, _Expired) as error:
+            if not deadline.is_expired:
                 raise _unavailable(error) from error
             message = f"the query took more than {SECONDS_MAX:.0f} s"
             hint = "Write more words, or longer beginnings of words; name a session or a time."
@@ -211,7 +249,6 @@ class SearchQueries:
             raise _unavailable(error) from error
         finally:
             searcher.file.set_progress_handler(None)
-        return found
 
     def _hits(
         self,
@@ -222,44 +259,45 @@ class SearchQueries:
         skip: int,
         last: int | None,
         searcher: _Searcher,
+        deadline: _Deadline,
     ) -> FoundPage:
         texts = JournalTexts(searcher.store)
         # Leave out texts indexed after the first page, so that no page repeats a hit.
         bound = index_database.last_id(searcher.file) if last is None else last
         wanted = Conditions(
-            sessions=None if sessions is None else texts.numbers(map(session_object_id, sessions)),
+            sessions=None if sessions is None else tuple(texts.numbers(map(session_object_id, sessions))),
             tool=params.tool,
             kind=params.kind,
             failed=params.error,
             since=params.since,
             until=params.until,
-            last=last,
+            last=bound,
         )
+        key = (query.all_of, wanted, params.order)
+        ranked = None if last is None else self._rankings.take(key)
+        if ranked is None:
+            ranked = _rank(searcher, query, wanted, best=params.order == "best")
         hits: list[wire.SearchHit] = []
-        best = params.order == "best"
-        rows = ranking.matches(searcher.file, query, wanted, best=best, skip=skip)
         names = _Names(texts)
-        while True:
-            some: list[Doc] = []
-            for doc in rows:
-                some.append(doc)
-                if len(some) == min(_AT_ONCE, params.limit - len(hits)):
-                    break
-            else:
-                hits += self._shown(searcher, texts, names, some, query.any_of, hidden)
-                return FoundPage(hits, None, bound)
-            skip += len(some)
-            hits += self._shown(searcher, texts, names, some, query.any_of, hidden)
-            if len(hits) == params.limit or skip >= wire.HITS_REACHED_MAX:
-                return FoundPage(hits, skip if skip < wire.HITS_REACHED_MAX else None, bound)
+        while len(hits) < params.limit and skip < len(ranked.ids):
+            end = min(len(ranked.ids), skip + min(_AT_ONCE, params.limit - len(hits)))
+            some = list(ranking.docs(searcher.file, ranked, skip, end))
+            hits += self._shown(searcher, texts, names, some, query.any_of, hidden, deadline)
+            skip = end
+        if skip >= len(ranked.ids):
+            return FoundPage(hits, None, bound)
+        self._rankings.keep(key, ranked)
+        return FoundPage(hits, skip, bound)
 
-    def _naming(self, path: str, below: Mapping[str, set[str]], searcher: _Searcher) -> frozenset[str]:
+    def _naming(self, path: str, below: Mapping[str, set[str]], searcher: _Searcher, _: _Deadline) -> frozenset[str]:
         texts = JournalTexts(searcher.store)
 
         def naming(name: str) -> set[str]:
             if not query_language.has_word(name):
                 return set()
-            ids = texts.ids(ranking.sessions(searcher.file, query_language.naming(name)))
+            with searcher.file:
+                sessions = ranking.sessions(searcher.file, query_language.naming(name))
+            ids = texts.ids(sessions)
             return {id.removeprefix("session:") for id in ids.values()}
 
         found = naming(path)
@@ -275,6 +313,7 @@ class SearchQueries:
         docs: Sequence[Doc],
         any_of: str,
         hidden: frozenset[str],
+        deadline: _Deadline,
     ) -> list[wire.SearchHit]:
         """The hits for those of ``docs`` that the caller may see and whose text still exists, in order."""
         names.learn(docs)
@@ -282,6 +321,7 @@ class SearchQueries:
         found: dict[int, tuple[str, str]] = {}
         newest = texts.newest({names.entity(doc.entity) for doc in shown})
         for entity, some in index_database.by_entity(shown).items():
+            deadline.check()
             stored, places = newest[names.entity(entity)], {doc.nth: doc.id for doc in some}
             with suppress(CtxdError, ValueError, TypeError, LookupError):
                 for text in () if stored is None else texts.texts(stored):
@@ -290,8 +330,16 @@ class SearchQueries:
                     if not places:
                         break
         there = [doc for doc in shown if doc.id in found]
-        snippets = searcher.snippets.of([found[doc.id] for doc in there], any_of)
+        snippets = searcher.snippets.of([found[doc.id] for doc in there], any_of, deadline.check)
         return [_hit(doc, snippet, names) for doc, snippet in zip(there, snippets, strict=True) if snippet is not None]
+
+
+def _rank(searcher: _Searcher, query: query_language.Query, wanted: Conditions, *, best: bool) -> Ranking:
+    # One transaction: all shards are read in the same state. It ends before the texts are read, since the log cannot be
+    # emptied meanwhile, as a purge requires.
+    with searcher.file:
+        found = ranking.ranked(searcher.file, query, wanted, best=best)
+    return found
 
 
 class _Names:

@@ -1,7 +1,8 @@
 """The searchable texts of a document: a segment, a tool call, a commit, or a session's head. Pure.
 
-Texts are cut at ``TEXT_CHARS_MAX``, and commit deltas at ``DELTA_BYTES_MAX``. Of a tool call's arguments only the
-values are searchable, not the names. Index and snippets use the same functions, so they agree.
+Texts are cut at ``TEXT_CHARS_MAX``, commit deltas at ``DELTA_BYTES_MAX``, and documents after ``TEXTS_MAX`` texts. Of a
+tool call's arguments only the values are searchable, not the names. Index and snippets use the same functions, so they
+agree.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,9 @@ TEXT_CHARS_MAX: Final = 1024 * 1024
 
 DELTA_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a commit's delta that are searchable, from its start."""
+
+TEXTS_MAX: Final = 50_000
+"""Texts of a document that are searchable, from its start: one of 16 MiB could have 300,000, which take 250 MB."""
 
 SUMMARY: Final = 0
 """The place of a commit's summary, before the events of its delta."""

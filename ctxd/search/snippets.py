@@ -1,12 +1,12 @@
 """Snippets: the passage of a text that matches a query best, made safe for display.
 
 FTS5 itself finds it, with the tokenizer of the index, in an in-memory table that is emptied afterwards. In a long text,
-only the surroundings of the first match are considered.
+only the surroundings of the first match are considered, unless it has accents or the like that only FTS5 ignores.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ctxd import sqlite_file
@@ -24,7 +24,8 @@ _AROUND_CHARS: Final = 2 * 1024
 _START, _END, _MORE = "\x01", "\x02", "…"
 
 _SPACES: Final = re.compile(r"[\s\x00-\x20\x7f-\xa0]+")
-_WORD: Final = re.compile(r'"([^"]+)"')
+_TERM: Final = re.compile(r'"([^"]+)"( \*)?')
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Snippet(NamedTuple):
@@ -47,15 +48,20 @@ class Snippets:
         """Free the memory."""
         self._connection.close()
 
-    def of(self, texts: Sequence[tuple[str, str]], any_of: str) -> list[Snippet | None]:
+    def of(
+        self, texts: Sequence[tuple[str, str]], any_of: str, check: Callable[[], None] = lambda: None
+    ) -> list[Snippet | None]:
         """The snippets of ``texts``, pairs of text and arguments, for the FTS5 expression ``any_of``; None for a text
-        without a match."""
-        words = [unicodedata.normalize("NFC", word) for word in _WORD.findall(any_of)]
+        without a match. ``check`` is called before each text; its errors pass through."""
+        terms = _pattern(any_of)
         found: list[Snippet | None] = [None] * len(texts)
         connection = self._connection
         connection.execute("BEGIN").fetchall()
         try:
-            rows = [(n, _window(text, words), _window(call, words)) for n, (text, call) in enumerate(texts, 1)]
+            rows = []
+            for number, (text, call) in enumerate(texts, 1):
+                check()
+                rows.append((number, _window(text, terms), _window(call, terms)))
             sqlite_file.insert_rows(connection, "INSERT INTO shown(rowid, text, call)", "(?,?,?)", rows)
             query = f"SELECT rowid, snippet(shown, -1, ?, ?, ?, {WORDS}) FROM shown WHERE shown MATCH ?"
             for number, text in connection.execute(query, (_START, _END, _MORE, any_of)):
@@ -65,16 +71,23 @@ class Snippets:
         return found
 
 
-def _window(text: str, words: Sequence[str]) -> str:
-    """``text`` without control characters, or the surroundings of the first of ``words`` in a long one."""
-    if len(text) > _WHOLE_CHARS_MAX:
-        places = (re.search(re.escape(word), text, re.IGNORECASE) for word in words)
-        first = next((place.start() for place in places if place is not None), None)
-        if first is not None:
-            # Start at the beginning of a word: a part of one would be a different word.
-            start = max(0, first - _AROUND_CHARS)
-            start = start if start == 0 else text.find(" ", start, first) + 1 or first
-            text = text[start : first + _AROUND_CHARS]
+def _pattern(any_of: str) -> re.Pattern[str]:
+    """A pattern for the terms of the FTS5 expression ``any_of``, as whole words or prefixes of words."""
+    found = []
+    for term, is_prefix in _TERM.findall(unicodedata.normalize("NFC", any_of)):
+        words = r"[\W_]+".join(map(re.escape, _WORD.findall(term)))
+        found.append(rf"(?<![^\W_]){words}" if is_prefix else rf"(?<![^\W_]){words}(?![^\W_])")
+    return re.compile("|".join(found), re.IGNORECASE)
+
+
+def _window(text: str, terms: re.Pattern[str]) -> str:
+    """``text`` without control characters, or the surroundings of the first of ``terms`` in a long one."""
+    if len(text) > _WHOLE_CHARS_MAX and (found := terms.search(text)) is not None:
+        # Start at the beginning of a word: a part of one would be a different word.
+        first = found.start()
+        start = max(0, first - _AROUND_CHARS)
+        start = start if start == 0 else text.find(" ", start, first) + 1 or first
+        text = text[start : found.end() + _AROUND_CHARS]
     return _SPACES.sub(" ", text)
 
 

@@ -1,4 +1,4 @@
-"""Words of indexed texts, in shards: FTS5 tables that each hold a range of texts of at most about ``SHARD_BYTES``.
+"""Words of indexed texts, in shards: FTS5 tables that each hold a range of texts of about ``SHARD_BYTES``.
 
 A purge rewrites only the shards that had its texts, so its cost does not depend on the size of the index. FTS5 keeps
 the words of a removed text until it merges the segments of its table, and SQLite keeps copies of moved rows in pages of
@@ -13,7 +13,11 @@ from typing import Final, NamedTuple
 from ctxd import sqlite_file
 
 SHARD_BYTES: Final = 8 * 1024 * 1024
-"""Characters of texts after which the next shard begins. A query looks up each word in every shard."""
+"""Size at which the next shard begins: the characters of its texts, and ``_TEXT_BYTES`` for each. A query looks up each
+word in every shard, and its memory grows with the texts of one."""
+
+_TEXT_BYTES: Final = 64
+"""Bytes that a text takes in the index beside its words."""
 
 TOKENIZER: Final = "unicode61 remove_diacritics 2"
 _PARTS: Final = ("data", "idx", "docsize")
@@ -30,7 +34,7 @@ CREATE TABLE rewrite_due(shard INTEGER PRIMARY KEY);
 
 
 class Shard(NamedTuple):
-    """A shard: the number in its table's name, the least id of its texts, their characters, and how many there are."""
+    """A shard: the number in its table's name, the least id of its texts, their size, and how many there are."""
 
     number: int
     first: int
@@ -75,7 +79,7 @@ class WordShards:
         shard = self._shards[-1]
         head = f"INSERT INTO {shard.table}(rowid, text, call)"
         sqlite_file.insert_rows(self._connection, head, "(?,?,?)", texts)
-        size = sum(len(text) + len(call) for _, text, call in texts)
+        size = sum(len(text) + len(call) + _TEXT_BYTES for _, text, call in texts)
         self._change(len(self._shards) - 1, shard._replace(bytes=shard.bytes + size, texts=shard.texts + len(texts)))
 
     def _begin(self, first: int) -> None:

@@ -1,12 +1,14 @@
 """SRC: what a search finds, and what it must not find."""
 
 import json
+import random
 import shlex
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -175,6 +177,47 @@ def test_pages_have_every_result_once_also_while_text_is_added(s: SyncSession, c
     for cursor in ("x", "1", "1.2.3", "-1.2"):
         with pytest.raises(InvalidCall, match="cursor"):
             client.search_query("dugong", cursor=cursor)
+
+
+@pytest.mark.requirement("SRC-3")
+@pytest.mark.parametrize("order", ["best", "newest"])
+def test_texts_that_come_and_change_move_no_result_to_another_page(
+    s: SyncSession, client: SyncClient, order: Literal["best", "newest"]
+) -> None:
+    chosen = random.Random(7)
+    for number in range(60):
+        words = ["dugong"] * chosen.randrange(1, 4) + ["word"] * chosen.randrange(200)
+        s.user(f"{' '.join(words)} number {number}")
+    made = [client.commit_checkpoint("claude-code-v1", LINE % (n, "x"), session=s.id, summary=f"dugong commit {n}")
+            for n in range(10)]  # fmt: skip
+    unchanged = [each.commit.commit for each in made[:3]]
+    level(client)
+    seen: list[str | int | None] = []
+    cursor: str | None = None
+    while True:
+        page = client.search_query("dugong", session=s.id, order=order, limit=9, cursor=cursor)
+        seen += [hit.commit or hit.turn for hit in page.hits]
+        if (cursor := page.next_cursor) is None:
+            break
+        if len(made) > 3:
+            client.commit_annotate(made.pop().commit.commit, summary="dugong new")
+        for _ in range(5):
+            s.user("dugong " * chosen.randrange(1, 50) + "new")
+        level(client)
+    assert len(seen) == len(set(seen)) and set(range(1, 61)) <= set(seen)
+    assert set(unchanged) <= set(seen)
+    assert not client.search_query("dugong", session=s.id, cursor="100000.1").hits
+
+
+@pytest.mark.requirement("SRC-2")
+def test_a_word_is_found_in_a_long_text_behind_another_word_that_contains_it(
+    s: SyncSession, client: SyncClient
+) -> None:
+    filler = "word " * 5_000
+    s.user(f"concatenate bobcat {filler} the\ncat sat {filler}")
+    for query in ("cat", '"the cat"', "ca*", "CAT sat"):
+        (hit,) = found(client, query, session=s.id)
+        assert hit.matches and "cat" in hit.snippet
 
 
 @pytest.mark.requirement("SRC-4")
@@ -365,6 +408,21 @@ def test_a_purge_while_the_index_is_made_anew_leaves_nothing_behind(kept: Runnin
         assert found(client, GONE[0]) == []
         assert words_in(tmp_path / "state", *GONE) == set()
         assert len(found(client, "filler", limit=100)) == 100
+
+
+@pytest.mark.requirement("SRC-5")
+def test_a_rebuild_that_cannot_make_the_file_ends_with_an_error(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        client.session("s", agent="a").user("kowari")
+        level(client)
+        file = Path(client.daemon_status().search.path)
+        file.unlink()
+        (file / "in the way").mkdir(parents=True)
+        with pytest.raises(CallFailed, match="directory"):
+            client.search_rebuild()
+        shutil.rmtree(file)
+        block_until(lambda: client.daemon_status().search.state == "current", WAIT_S)
+        assert len(found(client, "kowari")) == 1
 
 
 @pytest.mark.requirement("SRC-7")

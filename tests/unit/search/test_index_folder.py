@@ -136,6 +136,20 @@ def test_where_the_cache_directory_cannot_be_used_it_is_in_the_state_directory(
     assert reason.startswith(f"the cache directory {cache} cannot be used: ")
 
 
+@pytest.mark.requirement("SRC-5")
+def test_an_index_that_became_read_only_is_made_anew_in_the_state_directory(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(state, tmp_path / "cache")
+
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(30, os.strerror(30), str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    folder, reason = prepare(state, tmp_path / "cache")
+    assert folder == state / "search" and not folder.is_symlink() and "Read-only file system" in reason
+
+
 def test_want_of_room_is_no_reason_to_move(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = used(state, tmp_path / "cache")
 

@@ -58,7 +58,8 @@ def found(folder: Path, query: str, *, best: bool = True, skip: int = 0, **condi
     try:
         with connection:
             wanted = Conditions(**conditions)  # type: ignore[arg-type]
-            docs = list(ranking.matches(connection, query_language.parse(query), wanted, best=best, skip=skip))
+            ranked = ranking.ranked(connection, query_language.parse(query), wanted, best=best)
+            docs = list(ranking.docs(connection, ranked, skip, len(ranked.ids)))
     finally:
         connection.close()
     return [doc.entity for doc in docs]
@@ -196,6 +197,11 @@ def test_pages_over_shards_have_each_text_once(index: IndexFile, tmp_path: Path,
         assert order == sorted(order, reverse=True), "newest first"
     of_day = found(tmp_path, WORDS[0], best=best, since=3, until=3)
     assert of_day and set(of_day) == {entity for entity in found(tmp_path, WORDS[0]) if entity % 7 == 3}
+
+
+def test_many_short_texts_fill_a_shard_too(index: IndexFile, tmp_path: Path) -> None:
+    added(index, *("a" for _ in range(200)))
+    assert len(tables(tmp_path)) >= 3, "a query keeps the matches of one shard in memory"
 
 
 def test_sessions_are_found_in_every_shard(index: IndexFile, tmp_path: Path) -> None:
