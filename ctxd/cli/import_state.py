@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from ctxd.capture.copied_lines import CopyEnd
+from ctxd.capture.import_plan_types import Start
 from ctxd.transcripts.discovery import Stat
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd_client.errors import Conflict, NotFound
@@ -40,7 +41,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ``newest``: the last commit of its main chain, empty if it has none of its own. ``whole``: the bytes that were
     imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
     of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,
-    whose deltas are kept.
+    whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if that is not known: it stays there
+    though its call may become known later.
     """
 
     parser: int
@@ -62,6 +64,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     whole: int = 0
     continued_at: int = 0
     planned_before: int = 0
+    start: Start | None = None
 
 
 class ImportRecord:

@@ -251,9 +251,10 @@ class TranscriptImport:
         live = self._live.pop(source.path, None)
         live = None if recorded is not None and recorded.is_completed else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
-            plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
+            start = await self._start(source, record)
+            plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
-            done = SourceReading(record, None if source.agent else SessionFacts(source.format))
+            done = SourceReading(record, None if source.agent else SessionFacts(source.format), start)
             if (before := await self._imported_before(source, record)) is not None:
                 return _Planned(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
                     source, (source, before)
@@ -342,6 +343,9 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
+        if record.start is None and (source.agent or source.is_spawned):
+            begin = await self._parent(planned, done.start)
+            record.start = Start(repeated=done.start.repeated, commit=begin.commit)
         if (last := plan.at_spawn()).source == source.path and last.tip is not None:
             record.newest = planned.batches.ids[last.tip - 1]
         self._record.note(source.path)
@@ -360,7 +364,7 @@ class TranscriptImport:
                 if session in self._listed:
                     self._listed[session] = made.session.recorded
 
-    async def _start(self, source: Transcript) -> Start:
+    async def _start(self, source: Transcript, record: SourceRecord) -> Start:
         """Return where the first chain of a source begins: in the source that spawned it or that it continues."""
         others = source.parent if source.parent != source.session else ""
         parent = source.session if source.agent else others
@@ -382,8 +386,23 @@ class TranscriptImport:
             elif source.agent or source.is_spawned:
                 if source.agent and origin.plan.newest is not None:
                     self._conversation_ends[source.session] = origin.plan.newest
-                return (await self._caller(source, origin.plan)).at_spawn(*source.spawn_keys or (source.native,))
-        return near or Start()
+                known = await self._recorded_start(source, record)
+                return known or (await self._caller(source, origin.plan)).at_spawn(
+                    *source.spawn_keys or (source.native,)
+                )
+        return near or await self._recorded_start(source, record) or Start()
+
+    async def _recorded_start(self, source: Transcript, record: SourceRecord) -> Start | None:
+        """Return where an earlier import has begun the chain of a sub-agent; None for other sources and a new one."""
+        if record.start is not None or not record.size or not (source.agent or source.is_spawned):
+            return record.start if record.size else None
+        # An earlier version has imported it: its first commit has the start as parent.
+        made, commit = set(record.commits.values()), next(iter(record.commits.values()), None)
+        with suppress(NotFound):
+            while commit in made:
+                commit = (await self._client.commit_show(commit)).commit.parent or None
+            return Start(commit=commit)
+        return None
 
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""

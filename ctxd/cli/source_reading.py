@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 
+from ctxd.capture.import_plan_types import ROOT, Start
 from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
 from ctxd.cli.import_state import SourceRecord
 from ctxd.clock import Clock
@@ -47,11 +48,12 @@ def is_grown(before: Stat | None, stat: Stat | None) -> bool:
 
 class SourceReading:
     """One reading of a source: its bytes so far, compared with the last import. ``facts``: None for a sub-agent, which
-    is not in any list."""
+    is not in any list. ``start``: where its first chain begins."""
 
-    def __init__(self, record: SourceRecord, facts: SessionFacts | None) -> None:
+    def __init__(self, record: SourceRecord, facts: SessionFacts | None, start: Start = ROOT) -> None:
         self.record = record
         self.facts = facts
+        self.start = start
         self.size = self.lines = self.lines_before = self.copied_before = 0
         self.is_same = self.is_level = self.is_continued = False
         self.counted = Counter[str]()

@@ -57,24 +57,26 @@ class AgentCallers:
     """Finds the file of the sub-agent that spawned another one. Each session's directory is read once, on first use."""
 
     def __init__(self) -> None:
-        self._paths: dict[Path, dict[str, str]] = {}
+        self._files: dict[Path, dict[str, Path]] = {}
+        self._mentions: dict[Path, dict[str, Path]] = {}
 
     def path(self, file: Path, keys: Sequence[str]) -> str:
         """Return the file of the sub-agent that spawned the one in ``file``, whose ``spawn_keys`` are ``keys``: the one
         that Claude Code noted, else the first one that mentions it, such as in the result of a call; empty without
         one."""
         folder = agents_folder(file) or file.parent
-        noted = as_text(_meta(file).get("parentAgentId"))
-        files = sorted(folder.glob("**/agent-*.jsonl" if folder.name == _FOLDER else "agent-*.jsonl"))
-        known = next((path for path in files if noted and path.name == f"agent-{noted}.jsonl"), None)
-        if known is not None:
-            return str(known)
-        if folder not in self._paths:
-            self._paths[folder] = {}
-            for path in files:
+        if folder not in self._files:
+            found = sorted(folder.glob("**/agent-*.jsonl" if folder.name == _FOLDER else "agent-*.jsonl"))
+            self._files[folder] = {path.name: path for path in reversed(found)}
+        noted = self._files[folder].get(f"agent-{as_text(_meta(file).get('parentAgentId'))}.jsonl")
+        if noted is None and folder not in self._mentions:
+            mentions = self._mentions[folder] = dict[str, Path]()
+            for path in sorted(self._files[folder].values()):
                 for name in _mentioned(path):
-                    self._paths[folder].setdefault(name, str(path))
-        return next((found for key in keys if (found := self._paths[folder].get(key))), "")
+                    mentions.setdefault(name, path)
+        known = (self._mentions[folder][key] for key in keys if noted is None and key in self._mentions[folder])
+        found_path = noted or next(known, None)
+        return "" if found_path is None else str(found_path)
 
 
 def _mentioned(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """IMP: sub-agents of Claude Code: inline, beside the file, in a directory and in workflows, each a chain of its own."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -173,3 +174,50 @@ def test_a_watch_dates_a_sub_agent_for_which_the_conversation_waits_as_it_ran(
     anyio.run(run)
     (chain,) = [each for each in commits(client, claude.id).values() if each.thread_id]
     assert chain.created_at == "2026-01-03T00:00:00Z"
+
+
+class EarlierImport(TranscriptImport):
+    """Records no starts of sub-agents, as earlier versions."""
+
+    async def _record_outcome(self, planned: Any) -> None:
+        await super()._record_outcome(planned)
+        planned.done.record.start = None
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("learnt", ["result", "meta", "conversation"])
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["", "imported by an earlier version"])
+def test_a_sub_agent_whose_call_becomes_known_later_is_imported_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, learnt: str, is_earlier: bool
+) -> None:
+    main, folder = tmp_path / f"{claude.session}.jsonl", tmp_path / claude.session / "subagents"
+    side = Claude(claude.session)
+
+    def told(*labels_of: str) -> list[Record]:
+        return [{**each, "isSidechain": True, "agentId": "k1"} for each in side.turn(*labels_of)]
+
+    records = [claude("a"), calls(claude, "b", "t1", "Task"), calls(claude, "c", "t2", "Task")]
+    if learnt != "conversation":
+        write(main, records)
+    write(folder / "agent-k1.jsonl", told("u", "v"))
+
+    async def run() -> None:
+        async with connect(daemon.socket) as connected:
+            version = EarlierImport if is_earlier else TranscriptImport
+            await version(connected, "claude", progress=lambda _: None).run([tmp_path])
+
+    anyio.run(run)
+    if learnt == "conversation":
+        write(main, records)
+    elif learnt == "meta":
+        (folder / "agent-k1.meta.json").write_bytes(msgspec.json.encode({"toolUseId": "t1"}))
+    append(main, returns(claude, "d", "t1", "ok") | {"toolUseResult": {"agentId": "k1"}}, claude("e", "assistant"))
+    late = [each | {"timestamp": "2026-01-03T00:00:00.000Z"} for each in told("x", "y")]
+    append(folder / "agent-k1.jsonl", *late)
+    for _ in range(2):
+        imported(daemon, "claude", tmp_path)
+        assert once(client, claude.id) == "abcdeuvxy"
+    (chain,) = [view for view in views(client, claude.id) if "x" in view]
+    assert chain.endswith("uvxy")
+    if learnt != "conversation":
+        assert not newest(client, claude.id).thread_id, "the session continues from its conversation"

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.capture import native_import_plan
-from ctxd.cli import importer, source_reading
+from ctxd.capture import native_import_plan, spawning_calls
+from ctxd.cli import changed_sources, importer, source_reading
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.importer import TranscriptImport
 from ctxd_client import connect, connect_sync
@@ -52,10 +52,10 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         found = _PROMPT(events)
         return None if found is not None and found.text.startswith("<") else found
 
-    for module in (importer, source_reading):
+    for module in (changed_sources, importer, source_reading):
         monkeypatch.setattr(module, "PARSER", native_import_plan.PARSER - 1)
     monkeypatch.setattr(native_import_plan, "turn_in", no_tags)
-    monkeypatch.setattr(native_import_plan, "_SPAWNING", frozenset())
+    monkeypatch.setattr(spawning_calls, "_SPAWNING", frozenset())
     yield monkeypatch
 
 
