@@ -157,6 +157,7 @@ def log(
     """
     if commit is not None and (graph or everything or bare):
         raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")
+    _check_sessions(everything, session)
     with run.client() as client:
         if graph or everything or bare:
             id = None if everything else session_if_any(client, session)
@@ -472,6 +473,11 @@ def _print_changed(run: Invocation, made: Commit) -> None:
         run.screen.line(_line(run, made))
 
 
+def _check_sessions(everything: bool, session: str | None) -> None:
+    if everything and session is not None:
+        raise Stop(USAGE, "--all and --session exclude each other", hint="leave one of them out")
+
+
 @click.command(cls=Command, examples="ctx branch\nctx branch --all -q")
 @click.option("--all", "everything", is_flag=True, help="Of all sessions.")
 @session_option
@@ -480,6 +486,7 @@ def _print_changed(run: Invocation, made: Commit) -> None:
 @common
 def branch(run: Invocation, everything: bool, session: str | None, limit: int, cursor: str | None) -> None:
     """List the branch tips of a session, newest first: the commits without a child."""
+    _check_sessions(everything, session)
     with run.client() as client:
         id = None if everything else session_if_any(client, session)
         page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)

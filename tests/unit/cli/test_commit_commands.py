@@ -83,6 +83,9 @@ def test_the_log_shows_a_chain_or_all_branches(real, chain):
     assert side in graph[2]
     assert real("log", "--no-summary", "-q").out.split() == [side]
     assert real("log", one, "--graph").code == 2
+    for command in ("log", "branch"):
+        refused = real(command, "--all", "-s", "any")
+        assert refused.code == 2 and "--all and --session exclude each other" in refused.err
     assert real("branch", "-q").out.split() == [three, side]
     assert real("branch").out.splitlines()[0].endswith("(3 commits)")
 
