@@ -19,7 +19,6 @@ from ctxd import sqlite_file
 from ctxd.search.index_database import KINDS, Conditions, Doc
 from ctxd.search.query_language import Query
 from ctxd.search.word_shards import Shard, shards
-from ctxd_protocol.methods.search import HITS_REACHED_MAX
 
 _FREQUENCY_MIN: Final = 1e-6
 """The inverse document frequency of a word that is in more than half of the texts, as in FTS5."""
@@ -29,11 +28,19 @@ _DOC: Final = """SELECT d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, 
 
 
 class Ranking(NamedTuple):
-    """The texts that match a query in order, at most ``HITS_REACHED_MAX``: ids, and scores, of which higher is better.
-    Memory: 16 bytes each."""
+    """The first texts that match a query, in order: ids, and scores, of which higher is better. ``is_whole``: there are
+    no further ones. Memory: 16 bytes for each."""
 
     ids: "array[int]"
     scores: "array[float]"
+    is_whole: bool
+
+    def extended(self, later: "Ranking") -> "Ranking":
+        """Return this ranking with those texts of ``later``, a longer one of the same query, that it lacks."""
+        known = set(self.ids)
+        more = [place for place, id in enumerate(later.ids) if id not in known]
+        ids = self.ids + array("q", (later.ids[place] for place in more))
+        return Ranking(ids, self.scores + array("d", (later.scores[place] for place in more)), later.is_whole)
 
 
 class _Match(NamedTuple):
@@ -53,24 +60,28 @@ class _Matches(NamedTuple):
     rows: Sequence[tuple[Any, ...]]
 
 
-def ranked(connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool) -> Ranking:
-    """Return the texts that match ``query`` and ``wanted``, best or newest first.
+def ranked(connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool, most: int) -> Ranking:
+    """Return the first ``most`` texts that match ``query`` and ``wanted``, best or newest first.
 
     ``connection`` has to be in a transaction, so that all shards are of one state. Memory: the matches of one shard,
     and those that are returned from each. Raises: SQLite's errors.
     """
     every = [shard for shard in shards(connection) if wanted.last is None or shard.first <= wanted.last]
-    found = [each for shard in every if (each := _of_shard(connection, shard, query, wanted, best=best)) is not None]
+    found = [
+        each
+        for shard in every
+        if (each := _of_shard(connection, shard, query, wanted, best=best, most=most)) is not None
+    ]
     total = sum(shard.texts for shard in every)
     counts = [sum(each.counts[term] for each in found) for term in range(len(query.terms))]
     of_shards = (
         _scored(each, _frequency(total, counts) / _frequency(each.shard.texts, each.counts), best) for each in found
     )
     ids, scores = array("q"), array("d")
-    for match in islice(merge(*of_shards), HITS_REACHED_MAX):
+    for match in islice(merge(*of_shards), most):
         ids.append(match.id)
         scores.append(-match.score)
-    return Ranking(ids, scores)
+    return Ranking(ids, scores, is_whole=len(ids) < most)
 
 
 def docs(connection: sqlite_file.Connection, ranking: Ranking, first: int, end: int) -> Iterator[Doc]:
@@ -92,7 +103,7 @@ def sessions(connection: sqlite_file.Connection, expression: str) -> set[int]:
 
 
 def _of_shard(
-    connection: sqlite_file.Connection, shard: Shard, query: Query, wanted: Conditions, *, best: bool
+    connection: sqlite_file.Connection, shard: Shard, query: Query, wanted: Conditions, *, best: bool, most: int
 ) -> _Matches | None:
     """Return the matches of a shard in order; None without one."""
     where, values = _conditions(wanted)
@@ -105,7 +116,7 @@ def _of_shard(
         )
         SELECT hit.id, hit.score, {at}, (SELECT count(*) FROM hit) FROM hit {of_doc}
         {"WHERE" if where else ""} {" AND ".join(where)}
-        ORDER BY {"hit.score, hit.id" if best else "d.at DESC, hit.id DESC"} LIMIT {HITS_REACHED_MAX}""",
+        ORDER BY {"hit.score, hit.id" if best else "d.at DESC, hit.id DESC"} LIMIT {most}""",
         {**values, "query": query.all_of, "last": wanted.last},
     ).fetchall()
     if not rows:

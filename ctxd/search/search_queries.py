@@ -43,6 +43,9 @@ _CHECKED_STEPS: Final = 20_000
 _AT_ONCE: Final = 20
 """Texts per read."""
 
+_RANKED_FIRST: Final = 200
+"""Results that are put in order for the first pages; ``HITS_REACHED_MAX`` if further ones are requested."""
+
 _RANKINGS_MAX: Final = 32
 """Rankings that are kept for their next pages, of at most 160 KB each."""
 
@@ -99,9 +102,9 @@ class _Rankings:
     def keep(self, key: Hashable, ranking: Ranking) -> None:
         """Keep ``ranking``, and forget the oldest ones beyond ``_RANKINGS_MAX``."""
         self._kept[key] = ranking
-        with suppress(StopIteration, KeyError):
-            while len(self._kept) > _RANKINGS_MAX:
-                del self._kept[next(iter(self._kept))]
+        # Another thread may remove one meanwhile.
+        for oldest in list(self._kept)[:-_RANKINGS_MAX]:
+            self._kept.pop(oldest, None)
 
 
 class FoundPage(NamedTuple):
@@ -274,17 +277,20 @@ class SearchQueries:
             last=bound,
         )
         key = (query.all_of, wanted, params.order)
-        ranked = None if last is None else self._rankings.take(key)
-        if ranked is None:
-            ranked = _rank(searcher, query, wanted, best=params.order == "best")
+        rank = partial(_rank, searcher, query, wanted, best=params.order == "best")
+        ranked = (None if last is None else self._rankings.take(key)) or rank(_RANKED_FIRST)
         hits: list[wire.SearchHit] = []
         names = _Names(texts)
-        while len(hits) < params.limit and skip < len(ranked.ids):
+        while len(hits) < params.limit:
+            if skip >= len(ranked.ids) and not ranked.is_whole:
+                ranked = ranked.extended(rank(wire.HITS_REACHED_MAX))._replace(is_whole=True)
+            if skip >= len(ranked.ids):
+                return FoundPage(hits, None, bound)
             end = min(len(ranked.ids), skip + min(_AT_ONCE, params.limit - len(hits)))
             some = list(ranking.docs(searcher.file, ranked, skip, end))
             hits += self._shown(searcher, texts, names, some, query.any_of, hidden, deadline)
             skip = end
-        if skip >= len(ranked.ids):
+        if skip >= len(ranked.ids) and ranked.is_whole:
             return FoundPage(hits, None, bound)
         self._rankings.keep(key, ranked)
         return FoundPage(hits, skip, bound)
@@ -334,11 +340,11 @@ class SearchQueries:
         return [_hit(doc, snippet, names) for doc, snippet in zip(there, snippets, strict=True) if snippet is not None]
 
 
-def _rank(searcher: _Searcher, query: query_language.Query, wanted: Conditions, *, best: bool) -> Ranking:
+def _rank(searcher: _Searcher, query: query_language.Query, wanted: Conditions, most: int, *, best: bool) -> Ranking:
     # One transaction: all shards are read in the same state. It ends before the texts are read, since the log cannot be
     # emptied meanwhile, as a purge requires.
     with searcher.file:
-        found = ranking.ranked(searcher.file, query, wanted, best=best)
+        found = ranking.ranked(searcher.file, query, wanted, best=best, most=most)
     return found
 
 

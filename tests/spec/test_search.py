@@ -185,7 +185,7 @@ def test_texts_that_come_and_change_move_no_result_to_another_page(
     s: SyncSession, client: SyncClient, order: Literal["best", "newest"]
 ) -> None:
     chosen = random.Random(7)
-    for number in range(60):
+    for number in range(240):  # More than are put in order for the first page.
         words = ["dugong"] * chosen.randrange(1, 4) + ["word"] * chosen.randrange(200)
         s.user(f"{' '.join(words)} number {number}")
     made = [client.commit_checkpoint("claude-code-v1", LINE % (n, "x"), session=s.id, summary=f"dugong commit {n}")
@@ -195,7 +195,7 @@ def test_texts_that_come_and_change_move_no_result_to_another_page(
     seen: list[str | int | None] = []
     cursor: str | None = None
     while True:
-        page = client.search_query("dugong", session=s.id, order=order, limit=9, cursor=cursor)
+        page = client.search_query("dugong", session=s.id, order=order, limit=40, cursor=cursor)
         seen += [hit.commit or hit.turn for hit in page.hits]
         if (cursor := page.next_cursor) is None:
             break
@@ -204,7 +204,7 @@ def test_texts_that_come_and_change_move_no_result_to_another_page(
         for _ in range(5):
             s.user("dugong " * chosen.randrange(1, 50) + "new")
         level(client)
-    assert len(seen) == len(set(seen)) and set(range(1, 61)) <= set(seen)
+    assert len(seen) == len(set(seen)) and set(range(1, 241)) <= set(seen)
     assert set(unchanged) <= set(seen)
     assert not client.search_query("dugong", session=s.id, cursor="100000.1").hits
 

@@ -58,7 +58,7 @@ def found(folder: Path, query: str, *, best: bool = True, skip: int = 0, **condi
     try:
         with connection:
             wanted = Conditions(**conditions)  # type: ignore[arg-type]
-            ranked = ranking.ranked(connection, query_language.parse(query), wanted, best=best)
+            ranked = ranking.ranked(connection, query_language.parse(query), wanted, best=best, most=10_000)
             docs = list(ranking.docs(connection, ranked, skip, len(ranked.ids)))
     finally:
         connection.close()
