@@ -18,6 +18,7 @@ from ctxd_client import connect_sync
 from tests.client.running import Running
 from tests.crash.daemon import DaemonProcess, daemon_process
 from tests.crash.wire import Gone, Refused, Wire
+from tests.waiting import block_until
 
 CTXD = Path(sysconfig.get_path("scripts")) / "ctxd"
 
@@ -66,7 +67,7 @@ def test_the_socket_is_its_owners_alone_from_the_moment_it_appears_whatever_the_
     watcher.start()
     try:
         with umask(0), Running(folder):
-            pass
+            block_until(lambda: modes, 10)  # On a busy machine, the daemon may start and end before it is seen.
     finally:
         over.set()
         watcher.join()
