@@ -45,9 +45,6 @@ BUSY_SHARE: Final = 0.1
 IDLE_SHARE: Final = 0.8
 """The same while there are no writes."""
 
-PAUSE_S_MAX: Final = 2.0
-"""Longest pause between two steps."""
-
 RETRY_S: Final = 5.0
 """Seconds until the next attempt after a shortage of space, memory or threads."""
 
@@ -164,7 +161,7 @@ class SearchIndex:
             if step is not None:
                 worked = self._clock.monotonic() - began
                 share = BUSY_SHARE if store.next_seq != head else IDLE_SHARE
-                await self._pause(min(PAUSE_S_MAX, worked * (1 / share - 1)))
+                await self._pause(worked * (1 / share - 1))
                 continue
             if index.rewrite_due:
                 await self._erase(index)
