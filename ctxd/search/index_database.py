@@ -207,8 +207,7 @@ class IndexFile:
                     if mark is not None:
                         self._connection.execute("UPDATE meta SET value=? WHERE name='seq'", mark[:1]).fetchall()
                         self._connection.execute("UPDATE meta SET value=? WHERE name='chain'", mark[1:]).fetchall()
-                    is_due = self._words.erase(purged)
-                    if is_due:
+                    if is_due := bool(purged) and self._words.erase(purged):
                         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('rewrite',1)")
             except BaseException:
                 self._words.reload()
@@ -257,10 +256,9 @@ class IndexFile:
         """Rewrite one of the shards that may have words of purged texts; takes some 0.1 s. Returns: False if none is
         left: then call ``finish_rewrite``."""
         with sqlite_file.faults(self._connection):
-            hit("search.rewrite")
-            number = self._words.due()
-            if number is None:
+            if (number := self._words.due()) is None:
                 return False
+            hit("search.rewrite")
             try:
                 with self._connection:
                     self._words.rewrite(number)

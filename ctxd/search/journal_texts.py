@@ -36,7 +36,7 @@ from ctxd_protocol.ids import session_object_id
 _ALL: Final = 2**31
 """A place after those of all texts of any document."""
 
-_TEXT_BYTES: Final = 256
+_OBJECT_BYTES: Final = 400
 """Memory that a text takes beside its characters."""
 
 _LOOKED_BACK_MAX: Final = 1_000
@@ -279,7 +279,7 @@ class _Changes:
         texts = self._texts.setdefault(entity, [])
         for each in found:
             texts.append(IndexedText(entity, session, at if each.at is None else each.at, turn + each.turns, each))
-            self.size += len(each.text) + len(each.call) + _TEXT_BYTES
+            self.size += len(each.text) + len(each.call) + _OBJECT_BYTES
 
     def _drop(self, entity: int, most: int = _ALL) -> None:
         """Drop the texts of ``entity`` up to the place ``most``."""

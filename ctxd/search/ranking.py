@@ -36,11 +36,11 @@ class Ranking(NamedTuple):
     is_whole: bool
 
     def extended(self, later: "Ranking") -> "Ranking":
-        """Return this ranking with those texts of ``later``, a longer one of the same query, that it lacks."""
+        """Return this ranking with those texts of ``later`` that it lacks, the last one of the same query."""
         known = set(self.ids)
         more = [place for place, id in enumerate(later.ids) if id not in known]
         ids = self.ids + array("q", (later.ids[place] for place in more))
-        return Ranking(ids, self.scores + array("d", (later.scores[place] for place in more)), later.is_whole)
+        return Ranking(ids, self.scores + array("d", (later.scores[place] for place in more)), is_whole=True)
 
 
 class _Match(NamedTuple):

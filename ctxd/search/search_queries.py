@@ -283,7 +283,7 @@ class SearchQueries:
         names = _Names(texts)
         while len(hits) < params.limit:
             if skip >= len(ranked.ids) and not ranked.is_whole:
-                ranked = ranked.extended(rank(wire.HITS_REACHED_MAX))._replace(is_whole=True)
+                ranked = ranked.extended(rank(wire.HITS_REACHED_MAX))
             if skip >= len(ranked.ids):
                 return FoundPage(hits, None, bound)
             end = min(len(ranked.ids), skip + min(_AT_ONCE, params.limit - len(hits)))

@@ -36,7 +36,7 @@ DELTA_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a commit's delta that are searchable, from its start."""
 
 TEXTS_MAX: Final = 50_000
-"""Texts of a document that are searchable, from its start: one of 16 MiB could have 300,000, which take 250 MB."""
+"""Texts of a document that are searchable, from its start: one of 16 MiB could have 300,000, which take 123 MB."""
 
 SUMMARY: Final = 0
 """The place of a commit's summary, before the events of its delta."""

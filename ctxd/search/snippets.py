@@ -53,15 +53,24 @@ class Snippets:
     ) -> list[Snippet | None]:
         """The snippets of ``texts``, pairs of text and arguments, for the FTS5 expression ``any_of``; None for a text
         without a match. ``check`` is called before each text; its errors pass through."""
-        terms = _pattern(any_of)
+        terms, windows = _pattern(any_of), []
+        for text, call in texts:
+            check()
+            windows.append((_window(text, terms), _window(call, terms)))
+        found = self._marked(windows, any_of)
+        for number, (text, call) in enumerate(texts):
+            if found[number] is None and len(text) + len(call) > _WHOLE_CHARS_MAX:
+                # FTS5 and the pattern may differ about what a word is.
+                check()
+                found[number] = self._marked([(_SPACES.sub(" ", text), _SPACES.sub(" ", call))], any_of)[0]
+        return found
+
+    def _marked(self, texts: Sequence[tuple[str, str]], any_of: str) -> list[Snippet | None]:
         found: list[Snippet | None] = [None] * len(texts)
         connection = self._connection
         connection.execute("BEGIN").fetchall()
         try:
-            rows = []
-            for number, (text, call) in enumerate(texts, 1):
-                check()
-                rows.append((number, _window(text, terms), _window(call, terms)))
+            rows = [(number, text, call) for number, (text, call) in enumerate(texts, 1)]
             sqlite_file.insert_rows(connection, "INSERT INTO shown(rowid, text, call)", "(?,?,?)", rows)
             query = f"SELECT rowid, snippet(shown, -1, ?, ?, ?, {WORDS}) FROM shown WHERE shown MATCH ?"
             for number, text in connection.execute(query, (_START, _END, _MORE, any_of)):
@@ -75,7 +84,7 @@ def _pattern(any_of: str) -> re.Pattern[str]:
     """A pattern for the terms of the FTS5 expression ``any_of``, as whole words or prefixes of words."""
     found = []
     for term, is_prefix in _TERM.findall(unicodedata.normalize("NFC", any_of)):
-        words = r"[\W_]+".join(map(re.escape, _WORD.findall(term)))
+        words = r"[\W_]+".join(map(re.escape, _WORD.findall(term) or [term]))
         found.append(rf"(?<![^\W_]){words}" if is_prefix else rf"(?<![^\W_]){words}(?![^\W_])")
     return re.compile("|".join(found), re.IGNORECASE)
 

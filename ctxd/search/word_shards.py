@@ -7,6 +7,7 @@ that table. So ``rewrite`` merges the segments, copies the rows to a new table, 
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ SHARD_BYTES: Final = 8 * 1024 * 1024
 word in every shard, and its memory grows with the texts of one."""
 
 _TEXT_BYTES: Final = 64
-"""Bytes that a text takes in the index beside its words."""
+"""Bytes that a short text takes in the file; 59 were measured."""
 
 TOKENIZER: Final = "unicode61 remove_diacritics 2"
 _PARTS: Final = ("data", "idx", "docsize")
@@ -112,12 +113,15 @@ class WordShards:
 
     def remove(self, entity: int, ids: Iterable[int]) -> None:
         """Remove the texts ``ids`` of ``entity``. Their words stay until their shard is rewritten."""
+        removed = Counter[int]()
         for id in ids:
             place = bisect_right(self._shards, id, key=lambda shard: shard.first) - 1
+            self._connection.execute(f"DELETE FROM {self._shards[place].table} WHERE rowid=?", (id,)).fetchall()
+            removed[place] += 1
+        for place, count in removed.items():
             shard = self._shards[place]
-            self._connection.execute(f"DELETE FROM {shard.table} WHERE rowid=?", (id,)).fetchall()
             self._connection.execute("INSERT OR IGNORE INTO removed VALUES (?,?)", (entity, shard.number)).fetchall()
-            self._change(place, shard._replace(texts=shard.texts - 1))
+            self._change(place, shard._replace(texts=shard.texts - count))
 
     # --- purges
 
