@@ -394,8 +394,10 @@ class TranscriptImport:
 
     async def _recorded_start(self, source: Transcript, record: SourceRecord) -> Start | None:
         """Return where an earlier import has begun the chain of a sub-agent; None for other sources and a new one."""
-        if record.start is not None or not record.size or not (source.agent or source.is_spawned):
-            return record.start if record.size else None
+        if not record.size or not (source.agent or source.is_spawned):
+            return None
+        if record.start is not None:
+            return record.start
         # An earlier version has imported it: its first commit has the start as parent.
         made, commit = set(record.commits.values()), next(iter(record.commits.values()), None)
         with suppress(NotFound):

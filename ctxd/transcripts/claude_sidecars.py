@@ -57,26 +57,34 @@ class AgentCallers:
     """Finds the file of the sub-agent that spawned another one. Each session's directory is read once, on first use."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, dict[str, Path]] = {}
-        self._mentions: dict[Path, dict[str, Path]] = {}
+        self._files: dict[Path, dict[str, str]] = {}
+        self._mentions: dict[Path, dict[str, str]] = {}
 
     def path(self, file: Path, keys: Sequence[str]) -> str:
         """Return the file of the sub-agent that spawned the one in ``file``, whose ``spawn_keys`` are ``keys``: the one
         that Claude Code noted, else the first one that mentions it, such as in the result of a call; empty without
         one."""
         folder = agents_folder(file) or file.parent
+        if (noted := as_text(_meta(file).get("parentAgentId"))) and (known := self._files_in(folder).get(noted)):
+            return known
+        mentions = self._mentions_in(folder)
+        return next((mentions[key] for key in keys if key in mentions), "")
+
+    def _files_in(self, folder: Path) -> dict[str, str]:
+        """Return the files in ``folder`` by sub-agent."""
         if folder not in self._files:
             found = sorted(folder.glob("**/agent-*.jsonl" if folder.name == _FOLDER else "agent-*.jsonl"))
-            self._files[folder] = {path.name: path for path in reversed(found)}
-        noted = self._files[folder].get(f"agent-{as_text(_meta(file).get('parentAgentId'))}.jsonl")
-        if noted is None and folder not in self._mentions:
-            mentions = self._mentions[folder] = dict[str, Path]()
-            for path in sorted(self._files[folder].values()):
-                for name in _mentioned(path):
+            self._files[folder] = {path.stem.removeprefix("agent-"): str(path) for path in reversed(found)}
+        return self._files[folder]
+
+    def _mentions_in(self, folder: Path) -> dict[str, str]:
+        """Return the first file in ``folder`` that mentions each sub-agent and workflow."""
+        if folder not in self._mentions:
+            mentions = self._mentions[folder] = dict[str, str]()
+            for path in sorted(self._files_in(folder).values()):
+                for name in _mentioned(Path(path)):
                     mentions.setdefault(name, path)
-        known = (self._mentions[folder][key] for key in keys if noted is None and key in self._mentions[folder])
-        found_path = noted or next(known, None)
-        return "" if found_path is None else str(found_path)
+        return self._mentions[folder]
 
 
 def _mentioned(path: Path) -> set[str]:
