@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ctxd_client.errors import TimedOut as TimedOut
     from ctxd_client.errors import TooLarge as TooLarge
     from ctxd_client.errors import Unavailable as Unavailable
-    from ctxd_client.session_arguments import ToolError as ToolError
-    from ctxd_client.session_arguments import ToolRecorded as ToolRecorded
+    from ctxd_client.session_values import ToolError as ToolError
+    from ctxd_client.session_values import ToolRecorded as ToolRecorded
     from ctxd_client.sync import SyncClient as SyncClient
     from ctxd_client.sync import SyncSession as SyncSession
     from ctxd_client.sync import connect_sync as connect_sync
@@ -44,7 +44,7 @@ _HOMES = {
     "ctxd_client.context_tools": ("MODEL_TOOLS", "model_tools"),
     "ctxd_client.change_notices": ("Notices",),
     "ctxd_client.sync": ("SyncClient", "SyncSession", "connect_sync"),
-    "ctxd_client.session_arguments": ("ToolError", "ToolRecorded"),
+    "ctxd_client.session_values": ("ToolError", "ToolRecorded"),
     "ctxd_client.errors": (
         "CallFailed",
         "Closed",

@@ -13,7 +13,7 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.reconnecting_connection import ReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.session_arguments import (
+from ctxd_client.session_values import (
     ToolError,
     ToolRecorded,
     as_mounts,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ctxd_client.errors import CallFailed
-from ctxd_client.session_arguments import ToolError
+from ctxd_client.session_values import ToolError
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration, declared
 from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.search import QUERY_CHARS_MAX, SearchHit

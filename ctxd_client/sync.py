@@ -14,7 +14,7 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client._sync.reconnecting_connection import SyncReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.session_arguments import (
+from ctxd_client.session_values import (
     ToolError,
     ToolRecorded,
     as_mounts,

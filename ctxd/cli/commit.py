@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from ctxd.cli.artifact import input_file, sent_upload
+from ctxd.cli.commit_context_download import download, downloaded
 from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
-from ctxd.cli.context_download import download, downloaded
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags

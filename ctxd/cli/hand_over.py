@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, NoReturn
 from uuid import UUID, uuid4
 
 from ctxd.capture.event_deduplication import HandedOverStart
+from ctxd.cli.commit_context_download import downloaded
 from ctxd.cli.common_options import Invocation
-from ctxd.cli.context_download import downloaded
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock

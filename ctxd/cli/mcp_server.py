@@ -31,7 +31,7 @@ from ctxd.config import ConfigError
 from ctxd.worker_threads import Lane
 from ctxd_client.context_tools import MODEL_TOOLS, quoted, to_single_line
 from ctxd_client.errors import CallFailed, InvalidCall
-from ctxd_client.session_arguments import ToolError
+from ctxd_client.session_values import ToolError
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.object_types import ObjectVersion
 

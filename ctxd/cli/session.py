@@ -30,7 +30,7 @@ from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.records import Entry
 from ctxd_client.errors import CallFailed, NotFound
-from ctxd_client.session_arguments import as_mounts
+from ctxd_client.session_values import as_mounts
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, PAGE_ITEMS_MAX

@@ -12,7 +12,8 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook, shortened
+from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
+from ctxd.transcripts.shortened_output import shortened_output
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
@@ -134,7 +135,9 @@ class HookOperations:
         finally:
             request.submitted = request.submitted or own.submitted
         if params.shorten_chars is not None:
-            result = msgspec.structs.replace(result, output=shortened(params.harness, found, params.shorten_chars))
+            result = msgspec.structs.replace(
+                result, output=shortened_output(params.harness, found, params.shorten_chars)
+            )
         if found.is_end:
             paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             accepted = accepted if paused.pending is None else paused

@@ -1,7 +1,7 @@
 """Reads of object versions, with or without a session, and listings of objects.
 
-Decides visibility, the meaning of abbreviated ids, and the ends of pages. It changes no membership and writes nothing.
-All returned data is durable, or will be once the session's ``barrier`` is.
+Decides visibility and the ends of pages; ``id_resolution`` completes abbreviated ids. It changes no membership and
+writes nothing. All returned data is durable, or will be once the session's ``barrier`` is.
 """
 
 from collections.abc import Iterable, Sequence

@@ -24,6 +24,7 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.sqlite_file import Connection, DiskFailed, DiskFull, FileDamaged, SqlFailed
 from ctxd.store import state_directory
+from ctxd.store.file_erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
@@ -33,7 +34,6 @@ from ctxd.store.journal_followers import Follower
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.purge_listeners import Erasures
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
 from ctxd.store.scrub import Scrub
 from ctxd.store.write_types import (

@@ -312,37 +312,6 @@ def output_text(response: object) -> str:
             return msgspec.json.encode(response).decode()
 
 
-def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
-    """Return the text that a hook of ``harness`` prints to cut an output of more than ``chars`` characters for the
-    model, with the id of the whole; None for a shorter output, a failed call, or a form that cannot be replaced."""
-    call = found.call
-    if call is None or call.status != "ok" or len(call.text) <= chars:
-        return None
-    note = f"\n[… {len(call.text) - chars:,} characters are left out; all of it: ctx object cat {call.call} …]\n"
-    text = call.text[: chars // 2] + note + call.text[len(call.text) - chars // 2 :]
-    if harness == "codex":
-        return _json({"decision": "block", "reason": text})
-    if harness != "claude-code":
-        return _json({"text": text})
-    # Claude Code only accepts the form of the tool's own output.
-    updated: object
-    match found.response:
-        case {"stdout": str()}:
-            updated = {**record_of(found.response), "stdout": text, "stderr": ""}
-        case {"file": {"content": str()}}:
-            whole = record_of(found.response)
-            updated = {**whole, "file": {**record_of(whole["file"]), "content": text}}
-        case str() | [*_]:
-            updated = text  # Tools of MCP servers.
-        case _:
-            return None
-    return _json({"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": updated}})
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 def _is_text(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 

@@ -26,8 +26,7 @@ from langgraph.checkpoint.base import (
 )
 
 from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
-from ctxd_client.adapters.langgraph_deltas import split
-from ctxd_client.adapters.langgraph_threads import (
+from ctxd_client.adapters.langgraph_checkpoints import (
     CHECKPOINT_ID_MAX,
     CheckpointFrame,
     CheckpointPlace,
@@ -40,6 +39,7 @@ from ctxd_client.adapters.langgraph_threads import (
     nonce,
     shorten_field,
 )
+from ctxd_client.adapters.langgraph_deltas import split
 from ctxd_client.client import Client, connect
 from ctxd_client.sync import SyncClient, connect_sync
 

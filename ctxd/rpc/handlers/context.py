@@ -10,8 +10,8 @@ from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
-from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.request_target import Wanted, target_for
+from ctxd.assembly.window_explanation import explain
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller

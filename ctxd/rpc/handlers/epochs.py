@@ -3,8 +3,8 @@
 Separate because its methods form a family of their own, as in the protocol.
 """
 
+from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.recorded_epochs import EpochHistory
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.methods.epochs import EpochShowParams, EpochShowResult

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
+from ctxd.assembly.window_explanation import explain
 from ctxd.assembly.window_items import Update
 from ctxd.assembly.window_references import EventRef, Material, items_of
 from ctxd.errors import CtxdError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.request_explanation import explain
+from ctxd.assembly.window_explanation import explain
 from ctxd.sessions import activation_operations
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext

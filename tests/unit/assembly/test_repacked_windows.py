@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.truncation import cut
+from ctxd.assembly.window_explanation import explain
 from ctxd.sessions import activation_operations, chat_operations
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from ctxd.assembly import append_window
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.recorded_epochs import EpochHistory
+from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
-from ctxd.assembly.request_explanation import explain
 from ctxd.assembly.request_target import RequestTarget, Wanted
+from ctxd.assembly.window_explanation import explain
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.assembly.window_loading import ReadBound
 from ctxd.errors import CtxdError

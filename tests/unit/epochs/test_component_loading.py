@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.assembly.recorded_epochs import EpochHistory
+from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.epochs import component_loading
 from ctxd.errors import CtxdError
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
