@@ -190,7 +190,7 @@ async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequenc
     call.submitted = not store.is_new_operation((call.principal, call.op_id))
     if not call.submitted:
         return None
-    replay = await store.replay(call.principal, call.op_id, call.request, heads=heads)
+    replay = await store.replay((call.principal, call.op_id), call.kind, call.request, heads=heads)
     call.submitted = replay is not None
     return replay
 

@@ -261,7 +261,7 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
     if replay.pending is not None:
         await replay.pending.wait()
         # Only its journal row has the counts.
-        found = await store.replay(call.principal, call.op_id or "", call.request)
+        found = await store.replay((call.principal, call.op_id or ""), call.kind, call.request)
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = decode_counts(found.result)
     return Proof(_told(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)

@@ -18,9 +18,8 @@ from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation
-from ctxd.store.journal import Body
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
-from ctxd.store.write_types import NOT_CACHED, NotCached
+from ctxd.store.write_types import NOT_CACHED, NotCached, StoredWrite
 from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.object_types import Receipt
 
@@ -198,7 +197,7 @@ class Batch:
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
         self.sizes: dict[str, int] = {}
-        self.operations: dict[Operation, tuple[Body, Receipt]] = {}
+        self.operations: dict[Operation, StoredWrite] = {}
         self.claims: list[tuple[Receipt, Callable[[str], None]]] = []
         self.refuted: list[tuple[str, Callable[[str], None]]] = []
         self.error: CtxdError | None = None

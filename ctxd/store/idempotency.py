@@ -9,9 +9,7 @@ from mmap import mmap
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd.store.journal import Body
-from ctxd.store.write_types import QueuedWrite, Replay
-from ctxd_protocol.object_types import Receipt
+from ctxd.store.write_types import QueuedWrite, Replay, StoredWrite
 
 _NEAR: Final = 511
 """Both bits of a key are in one 64-byte block, so a lookup costs one cache miss."""
@@ -72,18 +70,19 @@ Operation = tuple[str, str]
 """A principal and its operation id."""
 
 
-def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
-    """The result for a resend of the write ``found`` under ``key``.
+def replay_of(key: Operation, kind: str, request: bytes, found: QueuedWrite | StoredWrite) -> Replay:
+    """The result for a resend of the write ``found`` under ``key``, by a method of the name ``kind``.
 
-    Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``.
+    Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``, or is of another method.
     """
     if isinstance(found, QueuedWrite):
-        was, replay = found.prepared.write.request, Replay(found.prepared.write.result, found.pending, None)
+        write = found.prepared.write
+        is_same, replay = write.request == request, Replay(write.result, found.pending, None)
     else:
-        body, receipt = found
-        was, replay = body.request, Replay(body.result, None, receipt)
-    # A purge also removes the digest of a write's parameters.
-    if was and was != request:
+        # A purge also removes the digest of a write's parameters, but not the name of its method.
+        is_same = found.body.request == request if found.body.request else found.kind == kind
+        replay = Replay(found.body.result, None, found.receipt)
+    if not is_same:
         raise mismatch(key[1])
     return replay
 

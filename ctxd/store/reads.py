@@ -16,7 +16,7 @@ from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored, decode_content, decode_document
 from ctxd.store import journal
-from ctxd.store.write_types import Change
+from ctxd.store.write_types import Change, StoredWrite
 from ctxd.worker_threads import Lane
 from ctxd_protocol.object_types import Receipt
 
@@ -134,15 +134,16 @@ class Reader:
         self.versions.require_versions(id for id, head in heads.items() if head is None)
         return heads, sizes
 
-    def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
-        """Return the durable writes under the ``(principal, op_id)`` keys: the body of each, and its receipt."""
+    def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], StoredWrite]:
+        """Return the durable writes under the ``(principal, op_id)`` keys."""
         found = {}
         query = "SELECT seq FROM journal WHERE op_id=? AND principal=?"
         for principal, op_id in keys:
             place = self.connection.execute(query, (op_id, principal)).fetchone()
             if place is not None:
                 (row,) = self._rows(place[0] - 1, 1)
-                found[principal, op_id] = (journal.decode_body(row.body), Receipt(row.seq, row.chain.hex(), row.vt))
+                receipt = Receipt(row.seq, row.chain.hex(), row.vt)
+                found[principal, op_id] = StoredWrite(row.kind, journal.decode_body(row.body), receipt)
         return found
 
     def _rows(self, after: int, limit: int) -> list[journal.Row]:

@@ -29,7 +29,7 @@ from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, replay_of
-from ctxd.store.journal import Body, Row
+from ctxd.store.journal import Row
 from ctxd.store.journal_followers import Follower
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
@@ -46,6 +46,7 @@ from ctxd.store.write_types import (
     Purged,
     QueuedWrite,
     Replay,
+    StoredWrite,
     StoreFailed,
     Write,
 )
@@ -332,13 +333,13 @@ class VersionStore:
         """
         await self._read(lambda: is_unfinished(self._reader.connection))
 
-    async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
-        """Return the stored result of the write under ``op_id``, or None; also load ``heads``, for ``peek``.
+    async def replay(self, key: Operation, kind: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
+        """Return the stored result of the write under ``key``, or None; also load ``heads``, for ``peek``.
 
-        Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
+        Raises: CtxdError ``idempotency_mismatch`` if it was another ``request``, or of another method than ``kind``;
+        ``corrupt``. Cancel: safe.
         """
-        key = (principal, op_id)
-        found: QueuedWrite | tuple[Body, Receipt] | None = self._under_way.get(key)
+        found: QueuedWrite | StoredWrite | None = self._under_way.get(key)
         while found is None:
             self._health.require_readable()
             missing = [id for id in heads if isinstance(self.peek(id), NotCached)]
@@ -349,7 +350,7 @@ class VersionStore:
                 found = batch.operations.get(key) or self._under_way.get(key)
             if found is None and key not in self._ended:
                 return None
-        return replay_of(key, request, found)
+        return replay_of(key, kind, request, found)
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Register a callback for sessions that lost accepted writes, called before the writes' callers resume."""

@@ -263,6 +263,14 @@ class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
     tx_time: int
 
 
+class StoredWrite(NamedTuple):
+    """A durable write: the name of its method, the content of its journal row, and its receipt."""
+
+    kind: str
+    body: journal.Body
+    receipt: Receipt
+
+
 Landed = Sequence[tuple[Write, Pending]]
 
 

@@ -28,7 +28,7 @@ async def operation(store, n):
 
 
 async def send(store, n):
-    replay = await store.replay("host", f"op-{n}", b"%d" % n)
+    replay = await store.replay(("host", f"op-{n}"), "toolcall.record", b"%d" % n)
     pending = await operation(store, n) if replay is None else replay.pending
     receipt = replay.receipt if pending is None else await pending.wait()
     os.write(1, f"{n} {receipt.seq} {receipt.chain}\n".encode())

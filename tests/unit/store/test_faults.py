@@ -66,7 +66,7 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
                 store.submit(write(document("t3")))
             assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
             assert (await store.get("t1", content=True)).document.content == "kept"
-            assert await store.replay("host", "op", b"q") is None
+            assert await store.replay(("host", "op"), "toolcall.record", b"q") is None
 
             await until(lambda: store.status().state == "ok")
             again = await store.submit(write(document("t1", "a"), op_id="op", request=b"q")).wait()

@@ -61,9 +61,9 @@ async def test_what_was_never_written_is_soon_known_without_a_read(root):
         with anyio.CancelScope() as scope:
             scope.cancel()
             # Cancelled at the first wait: so there is none.
-            assert await store.replay("host", "new op", b"q", heads=["new id"]) is None
+            assert await store.replay(("host", "new op"), "toolcall.record", b"q", heads=["new id"]) is None
             assert await store.heads(["new id"]) == {"new id": None}
-        assert all([await store.replay("host", f"op{n}", b"q") for n in range(100)])
+        assert all([await store.replay(("host", f"op{n}"), "toolcall.record", b"q") for n in range(100)])
 
 
 async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_same(root):
@@ -261,7 +261,12 @@ async def test_an_entity_put_twice_in_one_write_is_what_was_said_last(root):
 async def test_a_store_that_has_ended_answers_nothing(root):
     async with running(root) as store:
         await store.submit(write(document("t1"))).wait()
-    for question in (store.heads(["t2"]), store.get("t1"), store.scan("t"), store.replay("host", "op", b"")):
+    for question in (
+        store.heads(["t2"]),
+        store.get("t1"),
+        store.scan("t"),
+        store.replay(("host", "op"), "toolcall.record", b""),
+    ):
         with pytest.raises(CtxdError) as caught:
             await question
         assert caught.value.code == "draining"
