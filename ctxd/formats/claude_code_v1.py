@@ -22,6 +22,8 @@ NAME: Final = "claude-code-v1"
 
 Record = dict[str, Any]
 
+_InResponse = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent | typed.ToolResultEvent
+
 _NAMES: Final = UUID("6f0b7b1e-8a1c-5d7e-9a53-3c1f0a4f7d21")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,7 +41,7 @@ class SessionWriter:
         self._at = 0
         self._last: dict[str | None, str] = {}
         self._ids: set[str] = set()
-        self._responses: dict[str | None, str] = {}
+        self._responses: dict[str | None, tuple[str, str]] = {}
 
     def add(self, event: typed.Event) -> Iterator[bytes]:
         """Yield the lines of one event."""
@@ -50,11 +52,9 @@ class SessionWriter:
             self._losses.drop(event)
             return
         kept = [entry.event for entry in read_session(Line(1, decoded(line)) for line in records)]
-        compared = event
-        if isinstance(event, typed.SystemEvent):
-            # Its files are in the content of the record.
-            compared = msgspec.structs.replace(event, meta=rest(event.meta or {}, "content"))
-        self._losses.compare(compared, kept[-1])
+        # What the content of the record has is not lost, though other members are beside it when it is read.
+        other = rest(event.meta or {}, "content", "server_tool") if _has_meta_in_content(event) else event.meta
+        self._losses.compare(msgspec.structs.replace(event, meta=other), kept[-1])
         yield from (line + b"\n" for line in records)
 
     def add_line(self, line: bytes) -> bytes:
@@ -105,6 +105,8 @@ class SessionWriter:
         match event:
             case typed.PromptEvent():
                 return [self._user([*_text(event.text), *map(_attachment, event.attachments)], event.sidechain)]
+            case typed.ToolResultEvent() if (server := _server_result(event)) is not None:
+                return [self._assistant(event, server)]
             case typed.ToolResultEvent():
                 content = [*_text(event.text), *map(_attachment, event.attachments)]
                 block = {"type": "tool_result", "tool_use_id": event.call or "", "content": _joined(content)}
@@ -130,18 +132,18 @@ class SessionWriter:
         self._responses.pop(agent, None)
         return {"type": "user", "message": {"role": "user", "content": _joined(content)}}
 
-    def _assistant(
-        self, event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent, block: Record
-    ) -> Record:
+    def _assistant(self, event: _InResponse, block: Record) -> Record:
         # Blocks of one response share an id: the harness sends them to the model as one message.
-        unnamed = self._responses.get(event.sidechain) or f"msg_{uuid5(_NAMES, str(self._written)).hex}"
-        response = self._responses[event.sidechain] = event.message or unnamed
+        begun, model = self._responses.get(event.sidechain, (f"msg_{uuid5(_NAMES, str(self._written)).hex}", ""))
+        response = event.message or begun
+        model = getattr(event, "model", None) or (model if response == begun else "") or "<synthetic>"
+        self._responses[event.sidechain] = (response, model)
         message: Record = {
-            "id": response, "type": "message", "role": "assistant", "model": event.model or "<synthetic>",
+            "id": response, "type": "message", "role": "assistant", "model": model,
             "content": [block], "stop_reason": getattr(event, "stop_reason", None),
         }  # fmt: skip
-        if event.usage is not None:
-            message["usage"] = _usage(event.usage)
+        if (usage := getattr(event, "usage", None)) is not None:
+            message["usage"] = _usage(usage)
         return {"type": "assistant", "message": message}
 
     def _compaction(self, event: typed.CompactionEvent) -> list[Record]:
@@ -164,7 +166,9 @@ def _is_known_by_its_text(event: typed.SystemEvent) -> bool:
 
 def _beside(event: typed.Event) -> Record:
     """Return the recorded members without a field in ``event``; from sessions of this format, members of records."""
-    return {name: value for name, value in (event.meta or {}).items() if name not in ("message", "content")}
+    return {
+        name: value for name, value in (event.meta or {}).items() if name not in ("message", "content", "server_tool")
+    }
 
 
 def _text(text: str) -> list[Record]:
@@ -196,6 +200,26 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
         case typed.ToolCallEvent():
             kind = "server_tool_use" if (event.meta or {}).get("server_tool") is True else "tool_use"
             return [{"type": kind, "id": event.call, "name": event.tool, "input": args_object(event.args)}]
+
+
+def _has_meta_in_content(event: typed.Event) -> bool:
+    """Return True if the content of the record of ``event`` has a part of its ``meta``."""
+    match event:
+        case typed.ToolResultEvent():
+            return _server_result(event) is not None
+        case _:
+            return isinstance(event, typed.SystemEvent | typed.ToolCallEvent)
+
+
+def _server_result(event: typed.ToolResultEvent) -> Record | None:
+    """Return the block of a result that the provider added to its response, as it was read; None for other results."""
+    meta = event.meta or {}
+    kind, items = meta.get("server_tool"), records_of(meta.get("content"))
+    if kind == "web_search_tool_result" and not any("error_code" in item for item in items):
+        return {"type": kind, "tool_use_id": event.call or "", "content": items}
+    if isinstance(kind, str) and len(items) == 1:
+        return {"type": kind, "tool_use_id": event.call or "", "content": items[0]}
+    return None
 
 
 def _attachment(found: typed.Attachment) -> Record:

@@ -249,8 +249,8 @@ def _beside(event: typed.Event, harness: HarnessCommand, own: bool) -> dict[str,
             return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
         case typed.SystemEvent() if own and harness == "claude" and "content" in meta:
             return {"content": meta["content"]}
-        case typed.ToolCallEvent() if harness == "claude" and meta.get("server_tool") is True:
-            return {"server_tool": True}
+        case typed.ToolCallEvent() | typed.ToolResultEvent() if own and harness == "claude" and "server_tool" in meta:
+            return {name: meta[name] for name in ("server_tool", "content") if name in meta}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":
             # pi needs the provider: it turns reasoning that another provider signed into text.
             return event.meta
@@ -277,6 +277,7 @@ def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losse
 
     Results have the order of their calls, or with ``own`` the order in which they arrived, as the model saw them.
     """
+    events = _with_server_pairs(events)
     results = _results(events)
     used: set[str] = set()
     for answer in _answers(events):
@@ -285,7 +286,7 @@ def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losse
             yield from _without_results(answer, results, used, losses)
             continue
         for part in answer:
-            if not isinstance(part, typed.ToolCallEvent) or (harness == "codex" and runs_at_provider(part)):
+            if not isinstance(part, typed.ToolCallEvent) or _has_no_result(part, harness):
                 yield part
                 continue
             id = _unused(part.call, used)
@@ -304,11 +305,41 @@ def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losse
         losses.add("output without its call", unclaimed)
 
 
+def _has_no_result(call: typed.ToolCallEvent, harness: HarnessCommand) -> bool:
+    """Return True for a call whose result is in the response itself, or that has none in the session of ``harness``."""
+    return _is_at_server(call) or (harness == "codex" and runs_at_provider(call))
+
+
+def _is_at_server(event: typed.Event) -> bool:
+    """Return True for a call that Claude's provider ran, or for its result."""
+    return isinstance(event, typed.ToolCallEvent | typed.ToolResultEvent) and "server_tool" in (event.meta or {})
+
+
+def _with_server_pairs(events: list[typed.Event]) -> list[typed.Event]:
+    """Return the events; calls that Claude's provider ran are ordinary calls unless the same response has the result,
+    as the provider refuses other responses."""
+    calls: dict[str | None, int] = {}
+    pairs: set[int] = set()
+    for place, event in enumerate(events):
+        if not isinstance(event, _Answer | typed.ToolResultEvent):
+            calls.clear()
+        elif isinstance(event, typed.ToolCallEvent) and _is_at_server(event):
+            calls[event.call] = place
+        elif isinstance(event, typed.ToolResultEvent) and _is_at_server(event) and event.call in calls:
+            call = calls.pop(event.call)
+            if event.message is not None and events[call].message == event.message:
+                pairs |= {call, place}
+    return [
+        msgspec.structs.replace(event, meta=None) if _is_at_server(event) and place not in pairs else event
+        for place, event in enumerate(events)
+    ]
+
+
 def _results(events: list[typed.Event]) -> _Results:
     """Return the results of each call, with their places."""
     results: _Results = defaultdict(deque)
     for place, event in enumerate(events):
-        if isinstance(event, typed.ToolResultEvent):
+        if isinstance(event, typed.ToolResultEvent) and not _is_at_server(event):
             results[event.call or ""].append((place, event))
     return results
 
@@ -340,22 +371,23 @@ def _without_results(
 
 
 def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
-    """Yield the events without tool results, with the parts of one response together."""
+    """Yield the events without tool results outside responses, with the parts of one response together."""
     answer: list[typed.Event] = []
     has_results = False
     for event in events:
-        if isinstance(event, typed.ToolResultEvent):
+        is_part = isinstance(event, _Answer) or _is_at_server(event)
+        if isinstance(event, typed.ToolResultEvent) and not is_part:
             has_results = True
             continue
         # A harness may record a result before the last part of the response that called the tool.
-        goes_on = bool(answer) and isinstance(event, _Answer) and event.message == answer[0].message
+        goes_on = bool(answer) and is_part and event.message == answer[0].message
         if not goes_on or (has_results and event.message is None):
             if answer:
                 yield answer
             answer = []
         answer.append(event)
         has_results = False
-        if not isinstance(event, _Answer):
+        if not is_part:
             yield answer
             answer = []
     if answer:

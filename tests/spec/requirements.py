@@ -264,7 +264,7 @@ TRK-10 | Files on file systems that report no changes (of the kernel, of other h
 RPC-1 | Each line is one JSON-RPC 2.0 message; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call is reported as an unknown method. | ctxd
-RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first result, and a resend with other parameters is refused. A call that changed nothing is not recorded, and its resend is executed again. | ctxd
+RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first result, and a resend with other parameters is refused; after a purge of what the call wrote, one of another method is refused, as the digest of the parameters is erased too. A call that changed nothing is not recorded, and its resend is executed again. | ctxd
 RPC-5 | A request can be cancelled, and ends at its deadline. | ctxd
 RPC-6 | `rpc.discover` returns the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
 RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
@@ -454,7 +454,7 @@ IMP-11 | Threads that codex itself leaves out of its lists (guardian, review, me
 IMP-12 | The daemon's memory stays bounded while a transcript of any size is imported: freed memory is returned to the system within seconds. | ctxd
 IMP-13 | If a later entry of pi removes an entry from its branch, or replaces its content, this applies to every model that continues from there in another harness; the entries are kept as they were written. | ctxd
 IMP-14 | A message that a person typed while the model worked, which Claude Code stores as an attachment, is a prompt, and is handed over to every harness; a message that the harness queued is a notice. An error of the provider's API in place of a reply is also a notice, and is given to no model. A prompt that begins like a text of the harness, but continues differently, is a prompt. | ctxd
-IMP-15 | An image or a document in a record of Claude Code is read as such: its bytes, its text, its address, or its name if the record has nothing else. The findings of a provider's tool are the text of its result, and the original result is kept beside them. | ctxd
+IMP-15 | An image or a document in a record of Claude Code is read as such: its bytes, its text, its address, or its name if the record has nothing else. The findings of a provider's tool are the text of its result, and the original result is kept beside them: Claude Code gets call and result back as they were if one response has both, and as an ordinary call and its output otherwise, as other harnesses do. | ctxd
 IMP-16 | Records that only some versions of a harness write are read as what they mean there: items and headless output of codex before 0.44, and compactions in headless output of pi. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from ctxd.formats.harness_session import INTERRUPTED
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.claude_records import answers, calls, newest, returns
@@ -89,4 +90,32 @@ def test_what_a_tool_of_the_provider_found_goes_on_as_text(
     step = [claude("a"), answers(claude, "b", "m", use), answers(claude, "c", "m", result)]
     write(tmp_path / f"{claude.session}.jsonl", [*step, *claude.turn("d", "e")])
     assert imported(daemon, "claude", tmp_path)["events"]["tool_result"] == 1
-    assert "Tabs: https://e/tabs" in handed_over(daemon, client, claude.id, harness, tmp_path)
+    file = handed_over(daemon, client, claude.id, harness, tmp_path)
+    if harness != "claude":
+        assert "Tabs: https://e/tabs" in file
+        return
+    # Claude's provider refuses a result that is not in the response with its call.
+    messages = [record["message"] for record in map(json.loads, file.splitlines()) if "message" in record]
+    blocks = [(message["id"], block) for message in messages[1:3] for block in message["content"]]
+    assert blocks == [(messages[1]["id"], use), (messages[1]["id"], result)]
+
+
+@pytest.mark.requirement("IMP-15")
+@pytest.mark.parametrize("second", ["other", None], ids=["in another response", "missing"])
+def test_a_call_of_the_provider_without_its_result_in_the_response_goes_on_as_an_ordinary_call(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, second: str | None
+) -> None:
+    use = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "tabs"}}
+    page = {"type": "web_search_result", "title": "Tabs", "url": "https://e/tabs", "encrypted_content": "x"}
+    result = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [page]}
+    step = [claude("a"), answers(claude, "b", "m", use)]
+    if second is not None:
+        step.append(answers(claude, "c", second, result))
+    write(tmp_path / f"{claude.session}.jsonl", [*step, *claude.turn("d", "e")])
+    imported(daemon, "claude", tmp_path)
+    file = handed_over(daemon, client, claude.id, "claude", tmp_path)
+    messages = [record["message"] for record in map(json.loads, file.splitlines()) if "message" in record]
+    (call,), (output,) = messages[1]["content"], messages[2]["content"]
+    assert (call["type"], messages[2]["role"], output["type"]) == ("tool_use", "user", "tool_result")
+    assert call["id"] == output["tool_use_id"]
+    assert output["content"] == ("Tabs: https://e/tabs" if second else INTERRUPTED)
