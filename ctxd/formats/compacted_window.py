@@ -12,6 +12,7 @@ import msgspec
 
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
+from ctxd.formats.delta_formats import measure_event
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.records import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
@@ -59,6 +60,17 @@ def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_item
         else:
             yield event
             yield from _newest(repeated)
+
+
+def with_first_window(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
+    """Yield ``events``. If a compaction by codex is before all messages, the window that it recorded follows it: the
+    messages that it kept are in no other event."""
+    is_first = True
+    for event in events:
+        yield event
+        if is_first and replaces(event):
+            yield from _events(event)
+        is_first = is_first and measure_event(event)[0] == 0
 
 
 class Places:

@@ -15,15 +15,16 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative_v1
+from ctxd.formats import bureau_agent_v1, claude_code_v1, codex_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
+from ctxd.formats.compacted_window import with_first_window
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 5
+TRANSLATOR_VERSION: Final = 6
 """Changes whenever the same deltas would give different bytes."""
 
 RAW: Final = "raw-v1"
@@ -243,7 +244,12 @@ class Materialization:
     def _events(self, format: str, run: Iterable[Delta]) -> Iterator[Event]:
         """Yield the events of a run, with references to outputs resolved."""
         events = _events(format, run, self._losses)
-        if self._outputs is None or self.format == events_v1.NAME:
+        if self.format == events_v1.NAME:
+            yield from events
+            return
+        if format == codex_v1.NAME:
+            events = with_first_window(events)
+        if self._outputs is None:
             yield from events
             return
         while batch := list(islice(events, _OUTPUTS_AT_ONCE)):
