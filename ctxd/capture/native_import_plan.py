@@ -35,7 +35,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 9
+PARSER: Final = 10
 """Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -174,7 +174,8 @@ class TranscriptPlan:
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif not self.keeps_cuts and spawns(events):
             yield self._cut(branch, "tool_call")
-        elif not self.keeps_cuts and branch.size >= DELTA_BYTES:
+        elif not self.keeps_cuts and branch.size >= DELTA_BYTES and (branch.has_spoken or self.newest is not None):
+            # Settings without a time wait for the first message: as a commit, they would be as new as the file.
             yield self._cut(branch, "explicit")
         if self._pending >= _PENDING_BYTES_MAX:
             yield from self.flush("explicit")
@@ -331,13 +332,14 @@ class TranscriptPlan:
         branch.last_typed = place if any(map(is_typed, events)) else branch.last_typed
         self._branch_of[place] = branch.number
         self._pending += len(line)
+        at: int | None = None
         for event in events:
             self.counts[str(event.__struct_config__.tag)] += 1
             messages, size = measure_event(event)
             branch.messages += messages
             branch.text += size
             if event.at is not None:
-                branch.at = max(branch.at or 0, event.at)
+                at = max(at or 0, event.at)
                 self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, _SPOKEN) or turn_in((event,)) is not None:
@@ -345,6 +347,7 @@ class TranscriptPlan:
                 branch.last_spoken = place
             elif self._route is _pi and changes_window(event):
                 self._spoken[place] = True
+        branch.times.append(at)
 
     def _cut(
         self,
@@ -358,7 +361,8 @@ class TranscriptPlan:
         """Make a commit of the pending lines of ``branch``, or of those up to line ``upto``."""
         number = len(branch.places) if upto is None else bisect_left(branch.places, upto) + 1
         lines, places = branch.lines[:number], branch.places[:number]
-        rest = branch.lines[number:], branch.places[number:]
+        rest = branch.lines[number:], branch.places[number:], branch.times[number:]
+        branch.at = max((at for at in (branch.at, *branch.times[:number]) if at is not None), default=None)
         parent = branch.start._replace(repeated=(*branch.start.repeated, *kept))
         is_counted = branch.is_counted and not rest[0] and not parent.repeated
         counts = (branch.messages, tokens_of(branch.text)) if is_counted else None
@@ -369,7 +373,7 @@ class TranscriptPlan:
             self._commit_of[place] = self.made
         branch.clear()
         branch.start = Start(self.source, self.made)
-        branch.lines, branch.places = rest
+        branch.lines, branch.places, branch.times = rest
         branch.size = sum(map(len, branch.lines))
         branch.has_spoken = any(self._spoken[place] for place in branch.places)
         branch.is_counted = not branch.lines

@@ -16,7 +16,10 @@ _FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
 
 
 class Branch:
-    """A chain in progress: its newest commit, and the lines that are not in a commit yet."""
+    """A chain in progress: its newest commit, and the lines that are not in a commit yet.
+
+    ``at``: the newest time in its commits, in ms since 1970. ``times``: the newest time in each line, if it has one.
+    """
 
     def __init__(self, number: int, agent: str, start: Start) -> None:
         self.number = number
@@ -29,6 +32,7 @@ class Branch:
     def clear(self) -> None:
         self.lines: list[bytes] = []
         self.places: list[int] = []
+        self.times: list[int | None] = []
         self.size = self.messages = self.text = 0
         self.is_counted = True
         self.has_spoken = self.ends_with_boundary = False
@@ -37,11 +41,13 @@ class Branch:
         """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others. Cost:
         the lines of this chain and ``places``, each once."""
         given, moved = set(places), set[int]()
-        held, self.places, self.lines = zip(self.places, self.lines, strict=True), [], []
-        for place, line in held:
+        held = zip(self.places, self.lines, self.times, strict=True)
+        self.places, self.lines, self.times = [], [], []
+        for place, line, at in held:
             branch = to if place in given else self
             branch.places.append(place)
             branch.lines.append(line)
+            branch.times.append(at)
             if branch is to:
                 moved.add(place)
                 self.size -= len(line)

@@ -59,7 +59,7 @@ class ChangedSources:
             if known is None:
                 known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
                 self._record.sources[source.path] = known
-            yield source
+            yield _as_recorded(source, known)
         if has_stored and stat.size >= 0:
             self._databases[str(path)] = stat
 
@@ -79,8 +79,15 @@ class ChangedSources:
             return None
         for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
             if isinstance(source, Transcript) and source.path == path:
-                return source
+                return _as_recorded(source, self._record.sources[path])
         return None
+
+
+def _as_recorded(source: Transcript, known: SourceRecord) -> Transcript:
+    """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
+    that came since let it appear as the other: its chain would begin anew."""
+    is_other = bool(known.size) and known.session == source.session and known.agent != source.agent
+    return source._replace(agent=known.agent, spawn_keys=()) if is_other else source
 
 
 def _count_unchanged(result: ImportResult) -> None:

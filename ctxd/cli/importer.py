@@ -45,7 +45,7 @@ from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
-from ctxd_protocol.session_types import RecordedSession
+from ctxd_protocol.session_types import SessionView
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -64,6 +64,7 @@ _QUIET_MS: Final = 3_600_000
 """Milliseconds without an event after which hooks are assumed to record nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
+_PATH_CHARS_MAX: Final = 4096
 
 
 class _Planned(NamedTuple):
@@ -98,8 +99,8 @@ class TranscriptImport:
         self._records = self._record.sources
         self._sources = ChangedSources(harness, self._record)
         self._sessions: set[str] = set()
-        # Recorded facts of the sessions without events of their own, as read in this run.
-        self._listed: dict[str, RecordedSession | None] = {}
+        # The sessions without events of their own, as read in this run; None for one that it has created.
+        self._listed: dict[str, SessionView | None] = {}
         self._plans: dict[str, _Planned] = {}
         self._planned_lines = 0
         self._under_way: set[str] = set()
@@ -297,7 +298,7 @@ class TranscriptImport:
         events = await read_session_events(self._client, source.session)
         written, begun = handed_over(source, session.labels)
         if not events and not written:
-            self._listed[source.session] = session.recorded
+            self._listed[source.session] = session
             return None
         last = max((event.at for event in events if event.at is not None), default=session.updated_at)
         if session.state == "active" and min(last, session.updated_at) > self._clock.wall_ms() - _QUIET_MS:
@@ -352,17 +353,20 @@ class TranscriptImport:
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
-        """Store title, times and grants from a source that was read to its end in its session. Raises: CallFailed."""
+        """Store title, times and grants from a source that was read to its end in its session, and the project if an
+        earlier import did not know the working directory. Raises: CallFailed."""
         session = source.session
         with suppress(NotFound):  # A source without a line of its own has no session.
-            if session in self._listed:
-                known = self._listed[session]
-            else:
-                known = (await self._client.session_get(session)).session.recorded
-            if (recorded := facts.recorded(known)) != known:
-                made = await self._client.session_annotate(session, recorded=recorded)
-                if session in self._listed:
-                    self._listed[session] = made.session.recorded
+            is_listed = session in self._listed
+            view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
+            known = None if view is None else view.recorded
+            directory = _workdir(source) if view is not None and view.project is None else "/"
+            if (recorded := facts.recorded(known)) != known or directory != "/":
+                made = await self._client.session_annotate(
+                    session, recorded=recorded, directory=directory if directory != "/" else None
+                )
+                if is_listed:
+                    self._listed[session] = made.session
 
     async def _start(self, source: Transcript, record: SourceRecord) -> Start:
         """Return where the first chain of a source begins: in the source that spawned it or that it continues."""
@@ -521,7 +525,6 @@ class TranscriptImport:
         }
         if source.hidden:
             labels["hidden"] = source.hidden
-        workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
         # An open session would become the default of every command.
         create = partial(
             self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn",
@@ -529,11 +532,17 @@ class TranscriptImport:
         )  # fmt: skip
         with suppress(Conflict):
             try:
-                await create(workdir=workdir)
+                await create(workdir=_workdir(source))
             except InvalidCall:
                 await create()
             self._listed[source.session] = None
         self._sessions.add(source.session)
+
+
+def _workdir(source: Transcript) -> str:
+    """Return the working directory of a source; the root directory if it has none."""
+    found = source.workdir
+    return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
 
 
 class _UnderWay(ValueError):

@@ -26,6 +26,9 @@ from ctxd_protocol.ids import captured_session_id
 
 _PEEKED: Final = 40
 _PEEKED_BYTES: Final = 4 * 1024 * 1024
+_LEAD_IN_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of a file of Claude Code that are searched for the first record of the conversation."""
+
 _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file that are searched for the first record."""
 
@@ -110,8 +113,9 @@ def default_places(harness: HarnessCommand, environment: Mapping[str, str], home
             return [Path(environment.get("PI_CODING_AGENT_DIR") or home / ".pi/agent") / "sessions"]
         case "opencode":
             data = Path(environment.get("XDG_DATA_HOME") or home / ".local/share") / "opencode"
-            chosen = environment.get("OPENCODE_DB")
-            return [data / chosen] if chosen else [*sorted(data.glob("opencode*.db")), data / "storage"]
+            if chosen := environment.get("OPENCODE_DB"):
+                return [data / chosen]
+            return [*sorted(data.glob("opencode*.db")), data / "storage", *sorted(data.glob("project/*/storage"))]
 
 
 def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]:
@@ -340,14 +344,16 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     if harness == "claude" and (reason := reason_to_skip(path)):
         return Skipped(str(path), reason)
     records: list[Record] = []
-    is_empty = True
+    is_empty, has_begun = True, False
     with open_source(path) as file:
         for number, line in enumerate(source_lines(file), 1):
             is_empty = is_empty and not line.to_store
             if line.record is not None:
                 records.append(line.record)
+                # Settings may precede the first message of Claude Code.
+                has_begun |= harness != "claude" or "uuid" in line.record or line.end > _LEAD_IN_BYTES
             # Damaged lines or a long line may precede the first record.
-            if records and (number >= _PEEKED or line.end > _PEEKED_BYTES):
+            if has_begun and (number >= _PEEKED or line.end > _PEEKED_BYTES):
                 break
             if line.end > _SEARCHED_BYTES:
                 break
@@ -382,7 +388,8 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     has that of another session."""
     path = known.file
     agent = next((as_text(each.get("agentId")) for each in records if as_text(each.get("agentId"))), "")
-    is_agent = path.stem.startswith("agent-") or all(each.get("isSidechain") for each in records if "uuid" in each)
+    placed = [each for each in records if "uuid" in each]
+    is_agent = path.stem.startswith("agent-") or (bool(placed) and all(each.get("isSidechain") for each in placed))
     native = path.stem if _is_uuid(path.stem) else _last_session(path)
     if is_agent:
         folder = agents_folder(path)
@@ -437,11 +444,15 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     native = as_text(meta.get("id")) or as_text(meta.get("session_id"))
     id = _session("codex", native, path)
     base = record_of(meta.get("history_base"))
-    spawner = as_text(record_of(source.get("thread_spawn")).get("parent_thread_id"))
+    spawn = record_of(source.get("thread_spawn"))
+    spawner = as_text(spawn.get("parent_thread_id"))
     parent = as_text(base.get("thread_id")) or as_text(meta.get("forked_from_id")) or spawner
     parent = parent or as_text(meta.get("parent_thread_id"))
     if not parent and len(metas) > 1 and as_text(metas[1].get("id")) not in ("", native):
         parent = as_text(metas[1].get("id"))
+    # Some versions copy the whole history of its caller into the file of a sub-agent, without a mark at its end.
+    copied = bool(spawn.get("forked_from_id")) or parent in {as_text(each.get("id")) for each in metas[1:]}
+    has_history = bool(source) and copied and not base
     return known._replace(
         session=id,
         native=native,
@@ -449,6 +460,7 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         # A fork shares the root of its origin, even if it is imported first.
         root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",
+        origin=_session("codex", parent, path) if has_history and parent != native else "",
         base=number_of(base.get("end_byte_offset")),
         is_spawned=bool(source),
         is_copy=bool(parent),

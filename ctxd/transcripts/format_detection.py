@@ -124,7 +124,11 @@ def _certain_format(record: Record) -> Format | None:
         return _untyped_format(record)
     if {"sessionId", "parentUuid", "leafUuid"} & record.keys():
         return "claude-code"
-    if (kind == "session" and {"version", "cwd"} & record.keys()) or {"id", "parentId", "timestamp"} <= record.keys():
+    if (kind == "session" and {"version", "cwd", "parentSession"} & record.keys()) or {
+        "id",
+        "parentId",
+        "timestamp",
+    } <= record.keys():
         return "pi"
     if kind in _ROLLOUT_TYPES and isinstance(record.get("payload"), dict):
         return "codex"

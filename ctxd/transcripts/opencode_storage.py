@@ -206,31 +206,49 @@ def export_records(document: Record) -> Iterator[Record]:
 
 def folder_sessions(storage: Path) -> Iterator[StoredSession]:
     """Yield the sessions of a folder of JSON files. Ids are taken from the paths: those in the files may differ."""
-    for file in sorted(storage.glob("session/*/*.json")):
+    # The first layout has everything below ``session``, in a folder for each project.
+    is_first = (storage / "session" / "info").is_dir()
+    for file in sorted(storage.glob("session/info/*.json" if is_first else "session/*/*.json")):
         row = _document(file)
-        messages = sorted((storage / "message" / file.stem).glob("*.json"))
-        parts = [part for message in messages for part in (storage / "part" / message.stem).glob("*.json")]
+        messages = _messages(storage, file)
+        parts = [part for message in messages for part in _parts(storage, file, message)]
         changed = max((each.stat().st_mtime_ns for each in (file, *messages, *parts)), default=0)
         stamp = [len(messages), len(parts), changed]
+        directory = as_text(row.get("directory"))
+        if is_first:
+            paths = (record_of(_document(each).get("path")) for each in messages)
+            directory = next((as_text(path.get("cwd")) for path in paths if path.get("cwd")), "")
         yield StoredSession(
-            file.stem, as_text(row.get("parentID")), as_text(row.get("directory")), " ".join(map(str, stamp)),
+            file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
             lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
         )  # fmt: skip
+
+
+def _messages(storage: Path, session: Path) -> list[Path]:
+    """Return the files of the messages of the file ``session``."""
+    folder = storage / "session" if session.parent.name == "info" else storage
+    return sorted((folder / "message" / session.stem).glob("*.json"))
+
+
+def _parts(storage: Path, session: Path, message: Path) -> list[Path]:
+    """Return the files of the parts of a message."""
+    is_first = session.parent.name == "info"
+    folder = storage / "session" / "part" / session.stem if is_first else storage / "part"
+    return sorted((folder / message.stem).glob("*.json"))
 
 
 def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
     row = {**_document(file), "id": file.stem}
     yield _fixed(row)
-    messages = [(path, _document(path)) for path in sorted((storage / "message" / file.stem).glob("*.json"))]
+    messages = [(path, _document(path)) for path in _messages(storage, file)]
 
     def created(found: tuple[Path, Record]) -> tuple[int, str]:
         return number_of(record_of(found[1].get("time")).get("created")) or 0, found[0].stem
 
     for path, info in sorted(messages, key=created):
-        parts = sorted((storage / "part" / path.stem).glob("*.json"))
         yield {
             "info": {**info, "id": path.stem, "sessionID": file.stem},
-            "parts": [{**_document(part), "id": part.stem} for part in parts],
+            "parts": [{**_document(part), "id": part.stem} for part in _parts(storage, file, path)],
         }
     yield from _state(row)
 

@@ -32,6 +32,8 @@ class SessionFacts:
         self._format = format
         self._read = LINE_READERS[format]
         self._titles: dict[str, str] = {}
+        self._summaries: dict[str, str] = {}
+        self._ids: set[int] = set()
         self._permissions: dict[str, Any] = {}
         self._prompt = ""
         self._began: int | None = None
@@ -58,7 +60,8 @@ class SessionFacts:
         the earlier first prompt, and otherwise the facts of this transcript first."""
         known = before or RecordedSession()
         order = ("custom-title", "agent-name", "ai-title", "summary", "thread_name", "session_info", "session")
-        title = next((self._titles[name] for name in order if self._titles.get(name)), "")
+        titles = {**self._titles, "summary": self._summary()}
+        title = next((titles[name] for name in order if titles.get(name)), "")
         ended = next((at for record in reversed(self._endings) if (at := self._time(record)) is not None), None)
         began = [at for at in (known.began_at, self._began) if at is not None]
         is_first = self._prompt and (known.began_at is None or self._began in (None, min(began)))
@@ -88,10 +91,19 @@ class SessionFacts:
         kind = as_text(record.get("type"))
         if kind in _CLAUDE_TITLES:
             self._titles[kind] = as_text(record.get(_CLAUDE_TITLES[kind]))
-        elif kind == "summary" and "leafUuid" in record:
-            self._titles[kind] = as_text(record.get("summary"))
+        elif kind == "summary" and (leaf := as_text(record.get("leafUuid"))):
+            self._summaries.pop(leaf, None)
+            self._summaries[leaf] = as_text(record.get("summary"))
+        elif id := as_text(record.get("uuid")):
+            self._ids.add(hash(id))
         if not record.get("isSidechain"):
             self._grant("permission_mode", record.get("permissionMode"))
+
+    def _summary(self) -> str:
+        """Return the newest summary of this session. Claude Code also writes those of other sessions, which end with
+        messages there; in a file without messages, all are taken."""
+        own = (text for leaf, text in reversed(self._summaries.items()) if not self._ids or hash(leaf) in self._ids)
+        return next(own, "")
 
     def _codex(self, record: Record) -> None:
         payload = record_of(record.get("payload"))

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,41 @@ from tests.spec.imported_contexts import spent, window
 from tests.spec.test_import import Claude, Record, append, commits, ctx, imported, labels, text, views, write
 from tests.spec.test_import_again import lines
 from tests.spec.test_search import found
+
+# --- the beginning ---
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.requirement("LST-1")
+@pytest.mark.parametrize("kind", ["queue-operation", "permission-mode"])
+def test_an_import_that_saw_only_settings_is_continued_with_the_conversation(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, kind: str
+) -> None:
+    settings = [{"type": kind, "sessionId": claude.session, "operation": "enqueue", "label": each} for each in "pq"]
+    path = write(tmp_path / f"{claude.session}.jsonl", settings)
+    assert imported(daemon, "claude", tmp_path)["commits"] == 1
+    at = datetime.now(UTC).isoformat()
+    append(path, *({**each, "timestamp": at} for each in claude.turn("a", "b")))
+    again = imported(daemon, "claude", tmp_path)
+    assert (again["commits"], again["lines"]) == (1, 2)
+    assert views(client, claude.id) == ["pqab"] and labels(client, newest(client, claude.id).commit) == "pqab"
+    assert {each.thread_id for each in commits(client, claude.id).values()} == {""}
+    session = client.session_get(claude.id).session
+    assert session.title == "text a" and session.project is not None and session.project.directory == "/srv/app"
+    assert imported(daemon, "claude", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-3")
+def test_many_summaries_before_a_conversation_are_not_its_title(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    others = [{"type": "summary", "summary": f"Topic {n}", "leafUuid": str(uuid4()), "label": "s"} for n in range(99)]
+    write(tmp_path / f"{claude.session}.jsonl", [*others, *claude.turn("a", "b")])
+    imported(daemon, "claude", tmp_path)
+    session = client.session_get(claude.id).session
+    assert (session.title, session.workdir) == ("text a", "/srv/app")
+    assert views(client, claude.id) == ["s" * 99 + "ab"]
+
 
 # --- one step ---
 

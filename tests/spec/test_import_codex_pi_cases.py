@@ -224,6 +224,44 @@ def test_a_sub_agent_of_codex_has_no_copy_of_what_it_was_given_from_its_caller(
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
 
 
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("is_marked", [True, False], ids=["forked_from_id", "session_meta"])
+def test_a_sub_agent_of_codex_that_was_given_the_whole_history_does_not_have_it_twice(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_marked: bool
+) -> None:
+    caller = Thread()
+    caller.turn("a", "b")
+    spawn: Record = {"parent_thread_id": caller.thread, "depth": 1}
+    agent = Thread(hour=4, source={"subagent": {"thread_spawn": spawn}})
+    if is_marked:
+        spawn["forked_from_id"] = "item-1"
+    copied = caller.records[1 if is_marked else 0 :]
+    agent.records += [{**each, "timestamp": agent.records[-1]["timestamp"]} for each in copied]
+    agent.turn("x", "y")
+    caller.add("s", type="function_call", name="spawn_agent", arguments="{}", call_id="c1")
+    caller.add("o", type="function_call_output", call_id="c1", output=json.dumps({"agent_id": agent.thread}))
+    caller.write(tmp_path)
+    agent.write(tmp_path)
+    assert imported(daemon, "codex", tmp_path)["copied"] == len(copied)
+    assert window(client, agent.id).replace("m", "") == "abxy"
+    assert window(client, caller.id).replace("m", "") == "abso"
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_narrative_has_the_messages_that_a_compaction_of_codex_kept(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.compact("k", "a")
+    rollout.turn("c", "d")
+    imported(daemon, "codex", rollout.write(tmp_path))
+    told = narrative(client, rollout.id)
+    assert [told.count(f"text {each}") for each in "abcd"] == [1, 0, 1, 1] and "summary k" in told
+    whole = client.commit_materialize(head(client, rollout.id), format="narrative-v1", stop="root").content
+    assert str(whole).count("text a") == 1, "not a second time after the conversation itself"
+
+
 @pytest.mark.requirement("IMP-11")
 @pytest.mark.parametrize(
     ("source", "hidden"),

@@ -137,23 +137,30 @@ def test_a_locked_or_damaged_database_is_listed_and_read_the_next_time(
 
 
 @pytest.mark.requirement("IMP-7")
+@pytest.mark.parametrize("is_first", [True, False], ids=["first layout", "second layout"])
 def test_json_storage_of_opencode_has_its_ids_from_its_paths(
-    daemon: Running, client: SyncClient, tmp_path: Path
+    daemon: Running, client: SyncClient, tmp_path: Path, is_first: bool
 ) -> None:
     id = f"ses_{uuid4().hex}"
-    storage = tmp_path / "storage"
+    storage = tmp_path / "project" / "srv" / "storage"
+    # The first version has no directory in the session, and everything below the folder of sessions.
+    paths = {"path": {"cwd": "/srv", "root": "/srv"}} if is_first else {}
+    folders = (
+        ("session/info", "session/message", f"session/part/{id}") if is_first else ("session/p", "message", "part")
+    )
 
-    def document(path: str, **content: Any) -> None:
-        (storage / path).parent.mkdir(parents=True, exist_ok=True)
-        (storage / path).write_text(json.dumps(content))
+    def document(place: str, **content: Any) -> None:
+        (storage / place).parent.mkdir(parents=True, exist_ok=True)
+        (storage / place).write_text(json.dumps(content))
 
-    document(f"session/p/{id}.json", id="wrong", directory="/srv")
+    document(f"{folders[0]}/{id}.json", id="wrong", **({} if is_first else {"directory": "/srv"}))
     for name, created in (("msg_2", 1), ("msg_1", 2)):
-        document(f"message/{id}/{name}.json", id="wrong", role="user", time={"created": created})
-        document(f"part/{name}/prt_{name}.json", id="wrong", type="text", text=name)
+        document(f"{folders[1]}/{id}/{name}.json", id="wrong", role="user", time={"created": created}, **paths)
+        document(f"{folders[2]}/{name}/prt_{name}.json", id="wrong", type="text", text=name)
     found = imported(daemon, "opencode", tmp_path)
     assert found["sessions"] == [here("opencode", id)] and found["events"] == {"prompt": 2, "opaque": 3}
     assert told(client, here("opencode", id)) == ["s21"]
+    assert client.session_get(here("opencode", id)).session.workdir == "/srv"
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
 
 

@@ -422,6 +422,32 @@ def test_edits_summaries_and_hidden_entries_are_kept(replacement):
 
 
 @pytest.mark.requirement("IMP-1")
+def test_a_commit_is_as_old_as_its_own_lines_if_later_ones_are_in_another_chain():
+    def at(hour):
+        return f"2026-05-01T{hour:02}:00:00.000Z"
+
+    planned = Planned(
+        "claude-code",
+        [
+            record("a", None, timestamp=at(8)),
+            record("b", "a", "assistant", timestamp=at(9)),
+            record("n", "b", content="<task-notification>\ndone", timestamp=at(18)),
+            record("c", "n", "assistant", timestamp=at(19)),
+            record("d", "b", timestamp=at(20)),
+            record("e", "d", "assistant", timestamp=at(21)),
+        ],
+    )
+    hours = {"".join(lines): (delta.at or 0) // 3_600_000 % 24 for _, _, lines, delta in planned.commits}
+    assert hours == {"ab": 9, "nc": 19, "de": 21}
+
+
+def test_long_records_before_the_first_message_are_in_its_commit(monkeypatch):
+    monkeypatch.setattr(native_import_plan, "DELTA_BYTES", 1000)
+    settings = {"type": "file-history-snapshot", "label": "s", "snapshot": "x" * 2000}
+    planned = Planned("claude-code", [settings, record("a", None, timestamp="2026-05-01T08:00:00.000Z")])
+    assert planned.deltas() == ["sa"] and planned.commits[0][3].at is not None
+
+
 def test_a_long_turn_is_cut_and_the_lines_of_many_chains_are_bounded(monkeypatch):
     monkeypatch.setattr(native_import_plan, "DELTA_BYTES", 4000)
     monkeypatch.setattr(native_import_plan, "_PENDING_BYTES_MAX", 9000)

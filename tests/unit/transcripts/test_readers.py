@@ -501,6 +501,7 @@ def test_opencode_a_session_of_both_generations_is_read_once(tmp_path, second):
     [
         ({"type": "user", "uuid": "u", "sessionId": "S"}, "claude-code"),
         ({"type": "summary", "leafUuid": "u"}, "claude-code"),
+        ({"type": "session", "id": "a", "parentSession": "b.jsonl", "timestamp": "t"}, "pi"),
         ({"type": "system", "subtype": "init", "session_id": "S"}, "claude-stream-json"),
         ({"type": "session_meta", "payload": {}}, "codex"),
         ({"type": "thread.started"}, "codex-exec-json"),

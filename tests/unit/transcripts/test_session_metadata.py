@@ -54,6 +54,12 @@ def test_claude_code():
         title="Mending", prompt="Mend it", began_at=BEGAN, ended_at=BEGAN + 3000,
         permissions={"permission_mode": "acceptEdits"},
     )  # fmt: skip
+    own, others = (
+        {"type": "summary", "summary": text, "leafUuid": leaf} for text, leaf in (("Own", "u1"), ("No", "u9"))
+    )
+    said = {**claude("Mend it", 0), "uuid": "u1"}
+    assert facts("claude-code", own, others, said).title == facts("claude-code", said, others, own).title == "Own"
+    assert facts("claude-code", others, said).title == "", "a summary of another session"
     named = facts("claude-code", {"type": "ai-title", "aiTitle": "A"}, {"type": "custom-title", "customTitle": "B"})
     assert named.title == "B"
 
