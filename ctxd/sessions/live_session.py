@@ -47,6 +47,7 @@ from ctxd.sessions.stored_session import (
     segment_document,
     to_text,
 )
+from ctxd.store.idempotency import Resend
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached, Pending, Replay, Write
 from ctxd_protocol.event_types import Event, PromptEvent, starts_turn
@@ -179,18 +180,18 @@ def _digested(
     return (*names[:added], "op_id"), values, tuple(later)
 
 
-async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequence[str] = ()) -> Replay | None:
-    """Return the stored reply to ``call`` if its operation id was used before, else None. May cache ``heads``.
-
-    Raises: CtxdError idempotency_mismatch, corrupt, store_failed. Cancel: safe.
-    """
+async def find_replay(
+    store: VersionStore, call: WriteRequest, session: str | None = None, heads: Sequence[str] = ()
+) -> Replay | None:
+    """Return the stored reply to ``call``, on ``session``, if its operation id was used before, else None. May cache
+    ``heads``. Raises: CtxdError idempotency_mismatch, corrupt, store_failed. Cancel: safe."""
     if call.op_id is None:
         return None
     # If reading the journal fails, it is unknown whether the write was submitted before.
     call.submitted = not store.is_new_operation((call.principal, call.op_id))
     if not call.submitted:
         return None
-    replay = await store.replay((call.principal, call.op_id), call.kind, call.request, heads=heads)
+    replay = await store.replay((call.principal, call.op_id), Resend(call.kind, session, call.request), heads=heads)
     call.submitted = replay is not None
     return replay
 
@@ -331,7 +332,7 @@ class LiveSession:
         replay: Replay | None = None
         suspended = False
         if call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
-            replay = await find_replay(self.store, call, heads=heads)
+            replay = await find_replay(self.store, call, self.session, heads)
             suspended = True
         if replay is None:
             for id in heads:
@@ -344,7 +345,7 @@ class LiveSession:
             suspended = True
         if suspended and replay is None and call.op_id is not None:
             # The same call may have been ahead of this one in the queue.
-            replay = await find_replay(self.store, call)
+            replay = await find_replay(self.store, call, self.session)
         if replay is None:
             if self.lost:
                 self.require_current()

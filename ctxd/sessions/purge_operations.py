@@ -28,6 +28,7 @@ from ctxd.sessions.event_erasure import (
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import chars_of
 from ctxd.store import component_text_index
+from ctxd.store.idempotency import Resend
 from ctxd.store.purge import KIND, decode_counts
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
@@ -261,7 +262,7 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
     if replay.pending is not None:
         await replay.pending.wait()
         # Only its journal row has the counts.
-        found = await store.replay((call.principal, call.op_id or ""), call.kind, call.request)
+        found = await store.replay((call.principal, call.op_id or ""), Resend(call.kind, None, call.request))
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = decode_counts(found.result)
     return Proof(_told(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)

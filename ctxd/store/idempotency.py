@@ -6,7 +6,7 @@ ids. The store itself keeps running and recently finished writes in memory; olde
 
 from collections.abc import Iterable
 from mmap import mmap
-from typing import Final
+from typing import Final, NamedTuple
 
 from ctxd.errors import CtxdError
 from ctxd.store.write_types import QueuedWrite, Replay, StoredWrite
@@ -70,17 +70,28 @@ Operation = tuple[str, str]
 """A principal and its operation id."""
 
 
-def replay_of(key: Operation, kind: str, request: bytes, found: QueuedWrite | StoredWrite) -> Replay:
-    """The result for a resend of the write ``found`` under ``key``, by a method of the name ``kind``.
+class Resend(NamedTuple):
+    """A call that may be sent again: the name of its method, its session, if it is a call on one, and the digest of its
+    parameters."""
 
-    Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``, or is of another method.
+    kind: str
+    session: str | None
+    request: bytes
+
+
+def replay_of(key: Operation, call: Resend, found: QueuedWrite | StoredWrite) -> Replay:
+    """The result for ``call`` if it is a resend of the write ``found`` under ``key``.
+
+    Raises: CtxdError ``idempotency_mismatch`` if it is another call.
     """
     if isinstance(found, QueuedWrite):
         write = found.prepared.write
-        is_same, replay = write.request == request, Replay(write.result, found.pending, None)
+        is_same, replay = write.request == call.request, Replay(write.result, found.pending, None)
     else:
-        # A purge also removes the digest of a write's parameters, but not the name of its method.
-        is_same = found.body.request == request if found.body.request else found.kind == kind
+        is_same = found.body.request == call.request
+        if not found.body.request:
+            # A purge also removes the digest of a write's parameters, but not its method and its session.
+            is_same = found.kind == call.kind and call.session in (None, found.session)
         replay = Replay(found.body.result, None, found.receipt)
     if not is_same:
         raise mismatch(key[1])

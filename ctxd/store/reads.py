@@ -143,7 +143,7 @@ class Reader:
             if place is not None:
                 (row,) = self._rows(place[0] - 1, 1)
                 receipt = Receipt(row.seq, row.chain.hex(), row.vt)
-                found[principal, op_id] = StoredWrite(row.kind, journal.decode_body(row.body), receipt)
+                found[principal, op_id] = StoredWrite(row.kind, row.session, journal.decode_body(row.body), receipt)
         return found
 
     def _rows(self, after: int, limit: int) -> list[journal.Row]:

@@ -28,7 +28,7 @@ from ctxd.store.file_erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
-from ctxd.store.idempotency import BloomFilter, Operation, replay_of
+from ctxd.store.idempotency import BloomFilter, Operation, Resend, replay_of
 from ctxd.store.journal import Row
 from ctxd.store.journal_followers import Follower
 from ctxd.store.journal_writer import Durations, JournalWriter
@@ -333,11 +333,10 @@ class VersionStore:
         """
         await self._read(lambda: is_unfinished(self._reader.connection))
 
-    async def replay(self, key: Operation, kind: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
+    async def replay(self, key: Operation, call: Resend, *, heads: Iterable[str] = ()) -> Replay | None:
         """Return the stored result of the write under ``key``, or None; also load ``heads``, for ``peek``.
 
-        Raises: CtxdError ``idempotency_mismatch`` if it was another ``request``, or of another method than ``kind``;
-        ``corrupt``. Cancel: safe.
+        Raises: CtxdError ``idempotency_mismatch`` if ``call`` is another one; ``corrupt``. Cancel: safe.
         """
         found: QueuedWrite | StoredWrite | None = self._under_way.get(key)
         while found is None:
@@ -350,7 +349,7 @@ class VersionStore:
                 found = batch.operations.get(key) or self._under_way.get(key)
             if found is None and key not in self._ended:
                 return None
-        return replay_of(key, kind, request, found)
+        return replay_of(key, call, found)
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Register a callback for sessions that lost accepted writes, called before the writes' callers resume."""

@@ -264,9 +264,10 @@ class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
 
 
 class StoredWrite(NamedTuple):
-    """A durable write: the name of its method, the content of its journal row, and its receipt."""
+    """A durable write: the name and the session of its method, the content of its journal row, and its receipt."""
 
     kind: str
+    session: str | None
     body: journal.Body
     receipt: Receipt
 

@@ -264,7 +264,7 @@ TRK-10 | Files on file systems that report no changes (of the kernel, of other h
 RPC-1 | Each line is one JSON-RPC 2.0 message; `hello` is optional. | ctxd
 RPC-2 | Malformed input gets the standard's error and never harms another client. | ctxd
 RPC-3 | A method that a connection may not call is reported as an unknown method. | ctxd
-RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first result, and a resend with other parameters is refused; after a purge of what the call wrote, one of another method is refused, as the digest of the parameters is erased too. A call that changed nothing is not recorded, and its resend is executed again. | ctxd
+RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first result, and a resend with other parameters is refused; after a purge of what the call wrote, one of another method or session is refused, as the digest of the parameters is erased too. A call that changed nothing is not recorded, and its resend is executed again. | ctxd
 RPC-5 | A request can be cancelled, and ends at its deadline. | ctxd
 RPC-6 | `rpc.discover` returns the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
 RPC-7 | The calls of one session take effect in the order they arrive. | ctxd

@@ -132,14 +132,18 @@ def test_what_is_not_one_objects_own_cannot_be_purged(s: SyncSession, client: Sy
 
 
 @pytest.mark.requirement("RPC-4")
-def test_a_resend_after_a_purge_is_refused_if_it_is_of_another_method(s: SyncSession, client: SyncClient) -> None:
+def test_a_resend_after_a_purge_is_refused_if_it_is_of_another_method_or_session(
+    s: SyncSession, client: SyncClient
+) -> None:
     first = client.toolcall_record(s.id, f"call-{s.id}", "bash", "output", op_id=f"op-{s.id}")
     client.object_purge(f"call-{s.id}")
+    second = client.session_create("demo").session.session
     other: list[Callable[[], object]] = [
         lambda: client.session_append(s.id, [Message(role="user", content="a")], op_id=f"op-{s.id}"),
         lambda: client.session_set_system_prompt(s.id, "a", op_id=f"op-{s.id}"),
         lambda: client.context_assemble(s.id, op_id=f"op-{s.id}"),
         lambda: client.artifact_put(data=b"a", op_id=f"op-{s.id}"),
+        lambda: client.toolcall_record(second, f"call-{s.id}", "bash", "output", op_id=f"op-{s.id}"),
     ]
     for call in other:
         with pytest.raises(CallFailed) as refused:

@@ -12,6 +12,7 @@ import anyio
 
 from ctxd import limits
 from ctxd.clock import SystemClock
+from ctxd.store.idempotency import Resend
 from ctxd.store.version_store import VersionStore
 from tests.unit.store.documents import document
 from tests.unit.store.running import put
@@ -28,7 +29,7 @@ async def operation(store, n):
 
 
 async def send(store, n):
-    replay = await store.replay(("host", f"op-{n}"), "toolcall.record", b"%d" % n)
+    replay = await store.replay(("host", f"op-{n}"), Resend("toolcall.record", "s1", b"%d" % n))
     pending = await operation(store, n) if replay is None else replay.pending
     receipt = replay.receipt if pending is None else await pending.wait()
     os.write(1, f"{n} {receipt.seq} {receipt.chain}\n".encode())

@@ -3,6 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
+from ctxd.store.idempotency import Resend
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -11,19 +12,19 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_resend_gets_the_first_answer_and_its_receipt(root):
     async with running(root) as store:
-        assert await store.replay(("host", "op"), "toolcall.record", b"q") is None
+        assert await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q")) is None
         receipt = await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
-        replay = await store.replay(("host", "op"), "toolcall.record", b"q")
+        replay = await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"))
         assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
     async with running(root) as store:
-        replay = await store.replay(("host", "op"), "toolcall.record", b"q")
+        replay = await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"))
         assert (replay.result, replay.pending, replay.receipt) == (b"r", None, receipt)
 
 
 async def test_a_resend_joins_the_first_while_it_waits(root):
     async with running(root) as store:
         pending = store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r"))
-        replay = await store.replay(("host", "op"), "toolcall.record", b"q")
+        replay = await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"))
         assert replay.pending is pending and replay.result == b"r"
 
 
@@ -34,14 +35,14 @@ async def test_an_operation_id_with_other_parameters_is_refused(root, wait):
         if wait:
             await pending.wait()
         with pytest.raises(CtxdError) as caught:
-            await store.replay(("host", "op"), "toolcall.record", b"other")
+            await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"other"))
         assert caught.value.code == "idempotency_mismatch"
 
 
 async def test_operation_ids_of_two_principals_do_not_meet(root):
     async with running(root) as store:
         await store.submit(write(document("t1"), op_id="op", request=b"q", principal="a")).wait()
-        assert await store.replay(("b", "op"), "toolcall.record", b"other") is None
+        assert await store.replay(("b", "op"), Resend("toolcall.record", "s1", b"other")) is None
         await store.submit(write(document("t2"), op_id="op", request=b"other", principal="b")).wait()
 
 
@@ -60,5 +61,5 @@ async def test_a_write_is_never_taken_twice_even_when_nobody_asked_for_a_replay(
 
 async def test_a_replay_loads_heads_on_the_same_trip(root):
     async with running(root) as store:
-        await store.replay(("host", "op"), "toolcall.record", b"q", heads=["t1", "t2"])
+        await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"), heads=["t1", "t2"])
         assert store.peek("t1") is None and store.peek("t2") is None

@@ -9,6 +9,7 @@ from ctxd import sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal
+from ctxd.store.idempotency import Resend
 from ctxd.store.journal import read_versions
 from ctxd.store.reads import Reader
 from ctxd.store.verify import Report, digest, verify
@@ -218,11 +219,11 @@ async def test_a_receipt_that_the_journal_cannot_show_stops_writes(root, ahead):
     async with running(root) as store:
         head = store.head()
         store.check_receipt(head)
-        assert await store.replay(("host", "op1"), "toolcall.record", b"q") is not None
+        assert await store.replay(("host", "op1"), Resend("toolcall.record", "s1", b"q")) is not None
         assert store.status().state == "ok"
         store.check_receipt(Receipt(head.seq + 1 if ahead else 3, "0" * 64, head.vt))
         # The comparison is made on the next trip to the journal, and this takes part in it.
-        assert await store.replay(("host", "op2"), "toolcall.record", b"q") is not None
+        assert await store.replay(("host", "op2"), Resend("toolcall.record", "s1", b"q")) is not None
         assert store.status().state == "read_only" and "data_loss" in store.status().reason
         with pytest.raises(CtxdError):
             store.submit(write(document("t1")))

@@ -8,6 +8,7 @@ from ctxd import failpoints, limits, sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
+from ctxd.store.idempotency import Resend
 from ctxd.store.write_types import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, put, running, verified
@@ -61,9 +62,11 @@ async def test_what_was_never_written_is_soon_known_without_a_read(root):
         with anyio.CancelScope() as scope:
             scope.cancel()
             # Cancelled at the first wait: so there is none.
-            assert await store.replay(("host", "new op"), "toolcall.record", b"q", heads=["new id"]) is None
+            assert (
+                await store.replay(("host", "new op"), Resend("toolcall.record", "s1", b"q"), heads=["new id"]) is None
+            )
             assert await store.heads(["new id"]) == {"new id": None}
-        assert all([await store.replay(("host", f"op{n}"), "toolcall.record", b"q") for n in range(100)])
+        assert all([await store.replay(("host", f"op{n}"), Resend("toolcall.record", "s1", b"q")) for n in range(100)])
 
 
 async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_same(root):
@@ -265,7 +268,7 @@ async def test_a_store_that_has_ended_answers_nothing(root):
         store.heads(["t2"]),
         store.get("t1"),
         store.scan("t"),
-        store.replay(("host", "op"), "toolcall.record", b""),
+        store.replay(("host", "op"), Resend("toolcall.record", "s1", b"")),
     ):
         with pytest.raises(CtxdError) as caught:
             await question

@@ -1,0 +1,329 @@
+"""IMP: rollouts of codex as it writes them, in each form that changes what the model sees next: compactions, rollbacks,
+forks and sub-agents."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import Usage
+from tests.client.running import Running
+from tests.spec.harness_files import Thread
+from tests.spec.imported_contexts import head, kept, narrative, spent, window
+from tests.spec.test_import import Record, commits, imported, labels, views
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("has_history", [True, False])
+def test_a_compaction_of_codex_leaves_what_codex_sends_next(
+    daemon: Running, client: SyncClient, tmp_path: Path, has_history: bool
+) -> None:
+    rollout = Thread(history_mode="legacy")
+    rollout.turn("a", "b")
+    rollout.begin()
+    rollout.ask("c")
+    rollout.compact("k", "ac" if has_history else None)
+    rollout.answer("d")
+    rollout.end()
+    rollout.turn("e", "f")
+    found = imported(daemon, "codex", rollout.write(tmp_path))
+    assert found["events"]["prompt"] == 3 and found["events"]["compaction"] == 1
+    assert window(client, rollout.id) == ("kdef" if has_history else "ackdef"), (
+        "a summary alone stands with the prompts"
+    )
+    (made,) = [each for each in commits(client, rollout.id).values() if each.commit_type == "compaction"]
+    assert made.summary == "summary k"
+    assert len(client.commit_list(session=rollout.id, tips=True).commits) == 1
+    assert labels(client, made.parent) == "mabc"
+    again = kept(client, rollout.id) - Counter(rollout.bytes().splitlines())
+    assert sorted(json.loads(line)["label"] for line in again) == ([] if has_history else ["a", "c"])
+
+
+@pytest.mark.requirement("IMP-3")
+def test_beside_a_summary_alone_codex_repeats_no_more_than_fits(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    for one, other, size in (("a", "b", 10), ("c", "d", 62_000), ("e", "f", 19_000)):
+        rollout.turn(one, other)
+        rollout.records[-5]["payload"]["content"][0]["text"] = "x" * size
+    rollout.compact("k")
+    imported(daemon, "codex", rollout.write(tmp_path))
+    assert window(client, rollout.id) == "ek"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [("within", "mabrgh"), ("before", "mabrgh"), ("alone", "krgh")],
+)
+def test_a_rollback_of_two_turns_takes_back_a_compaction_in_them(
+    daemon: Running, client: SyncClient, tmp_path: Path, place: str, left: str
+) -> None:
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.begin()
+    if place != "within":
+        rollout.compact("k", "a")
+    if place == "alone":
+        rollout.end()
+        rollout.begin()
+    rollout.ask("c")
+    if place == "within":
+        rollout.compact("k", "ac")
+    rollout.answer("d")
+    rollout.end()
+    rollout.turn("e", "f")
+    path = rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+    before = head(client, rollout.id)
+    rollout.event("thread_rolled_back", "r", num_turns=2)
+    rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert window(client, rollout.id) == left.removesuffix("gh"), "as soon as it is rolled back"
+    rollout.turn("g", "h")
+    rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert window(client, rollout.id) == left and labels(client, head(client, rollout.id)) == "mabrgh"
+    assert "ef" in labels(client, before), "what was taken back is still there"
+    assert set(kept(client, rollout.id)) == set(rollout.bytes().splitlines())
+    assert set(kept(client, rollout.id).values()) == {1}
+    again = imported(daemon, "codex", path)
+    assert (again["unchanged"], again["commits"]) == (1, 0)
+
+
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_copied_fork_goes_on_from_its_origin_and_can_be_rolled_back_into_the_copy(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_marked: bool
+) -> None:
+    origin = Thread()
+    origin.turn("a", "b")
+    origin.turn("c", "d")
+    origin.write(tmp_path)
+    fork = Thread(hour=4, **({"forked_from_id": origin.thread} if is_marked else {}))
+    fork.copies(origin, *{each["label"] for each in origin.records})
+    fork.turn("v", "w")
+    path = fork.write(tmp_path)
+    found = imported(daemon, "codex", tmp_path)
+    assert found["copied"] == len(origin.records)
+    assert labels(client, head(client, fork.id)) == "mabcdmvw"
+    fork.event("thread_rolled_back", "r", num_turns=2)
+    fork.turn("x", "y")
+    fork.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert labels(client, head(client, fork.id)) == "mabrxy", "the copied turn is taken back too"
+    fork.compact("k")
+    fork.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert window(client, fork.id) == "axk", "the prompts, of the copy too"
+    assert labels(client, head(client, origin.id)) == "mabcd" and set(kept(client, origin.id).values()) == {1}
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_fork_by_reference_begins_within_a_turn_of_its_origin(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    origin = Thread(history_mode="paginated")
+    origin.begin()
+    origin.ask("a")
+    origin.add("b", type="function_call", name="exec_command", arguments='{"cmd":"ls"}', call_id="c1")
+    origin.add("c", type="function_call_output", call_id="c1", output="p.py")
+    end, count = len(origin.bytes()), len(origin.records)
+    origin.answer("d")
+    origin.end()
+    origin.write(tmp_path)
+    base = {"thread_id": origin.thread, "end_ordinal_exclusive": count, "end_byte_offset": end}
+    fork = Thread(hour=4, history_mode="paginated", forked_from_id=origin.thread, history_base=base)
+    fork.turn("x", "y")
+    fork.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, origin.id)) == "mabcd"
+    assert labels(client, head(client, fork.id)) == window(client, fork.id) == "mabcmxy"
+    assert client.commit_materialize(head(client, fork.id), stop="root", content=False).message_count == 5
+    again = imported(daemon, "codex", tmp_path)
+    assert (again["unchanged"], again["commits"]) == (2, 0)
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_thread_that_was_reverted_twice_goes_on_in_the_newest_of_its_files(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    first = Thread(history_mode="paginated")
+    first.turn("a", "b")
+    end, count = len(first.bytes()), len(first.records)
+    first.turn("c", "d")
+    first.write(tmp_path)
+
+    def reverted(hour: int, end: int, count: int) -> Thread:
+        base = {"thread_id": first.thread, "end_ordinal_exclusive": count, "end_byte_offset": end}
+        thread = Thread(hour=hour, history_mode="paginated", history_base=base)
+        thread.thread = thread.records[0]["payload"]["id"] = first.thread
+        return thread
+
+    second = reverted(4, end, count)
+    second.turn("e", "f")
+    end, count = len(second.bytes()), count + len(second.records)
+    second.turn("g", "h")
+    second.write(tmp_path, f"_{uuid4()}")
+    third = reverted(5, end, count)
+    third.turn("x", "y")
+    third.write(tmp_path, f"_{uuid4()}")
+    found = imported(daemon, "codex", tmp_path)
+    assert found["sessions"] == [first.id]
+    assert labels(client, head(client, first.id)) == "mabmefmxy"
+    assert views(client, first.id) == ["mabcd", "mabmefgh", "mabmefmxy"]
+    assert set(kept(client, first.id).values()) == {1}
+    assert imported(daemon, "codex", tmp_path)["unchanged"] == 3
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_sub_agent_of_codex_has_no_copy_of_what_it_was_given_from_its_caller(
+    daemon: Running, client: SyncClient, tmp_path: Path, has_parent: bool
+) -> None:
+    caller = Thread()
+    caller.begin()
+    caller.ask("a")
+    caller.add("t", type="reasoning", summary=[{"type": "summary_text", "text": "look"}], encrypted_content="gAAA")
+    caller.answer("b")
+    caller.add("s", type="function_call", name="spawn_agent", arguments='{"task_name":"x"}', call_id="c1")
+    agent = Thread(
+        hour=4,
+        source={
+            "subagent": {"thread_spawn": {"parent_thread_id": caller.thread, "depth": 1, "agent_role": "explorer"}}
+        },
+    )
+    caller.add("o", type="function_call_output", call_id="c1", output=json.dumps({"agent_id": agent.thread}))
+    caller.answer("c")
+    if has_parent:
+        caller.write(tmp_path)
+    # The reasoning and the calls of the caller stay behind.
+    agent.copies(caller, "m", "a", "b")
+    agent.records[0]["payload"]["subagent_history_start_ordinal"] = len(agent.records)
+    agent.turn("x", "y")
+    agent.write(tmp_path)
+    found = imported(daemon, "codex", tmp_path)
+    assert found["copied"] == (3 if has_parent else 0)
+    assert labels(client, head(client, agent.id)) == ("matbmxy" if has_parent else "mmabxy")
+    own = Counter(json.loads(line)["label"] for line in kept(client, agent.id).elements())
+    # Its first commit repeats the turn of its caller, within which it begins.
+    assert own - Counter([""] * 99) == Counter("atbmxy" if has_parent else "mmabxy"), "each line once"
+    if has_parent:
+        assert labels(client, head(client, caller.id)) == "matbsoc"
+        assert commits(client, agent.id).keys().isdisjoint(commits(client, caller.id))
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("is_marked", [True, False], ids=["forked_from_id", "session_meta"])
+def test_a_sub_agent_of_codex_that_was_given_the_whole_history_does_not_have_it_twice(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_marked: bool
+) -> None:
+    caller = Thread()
+    caller.turn("a", "b")
+    spawn: Record = {"parent_thread_id": caller.thread, "depth": 1}
+    agent = Thread(hour=4, source={"subagent": {"thread_spawn": spawn}})
+    if is_marked:
+        spawn["forked_from_id"] = "item-1"
+    copied = caller.records[1 if is_marked else 0 :]
+    agent.records += [{**each, "timestamp": agent.records[-1]["timestamp"]} for each in copied]
+    agent.turn("x", "y")
+    caller.add("s", type="function_call", name="spawn_agent", arguments="{}", call_id="c1")
+    caller.add("o", type="function_call_output", call_id="c1", output=json.dumps({"agent_id": agent.thread}))
+    caller.write(tmp_path)
+    agent.write(tmp_path)
+    assert imported(daemon, "codex", tmp_path)["copied"] == len(copied)
+    assert window(client, agent.id).replace("m", "") == "abxy"
+    assert window(client, caller.id).replace("m", "") == "abso"
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_narrative_has_the_messages_that_a_compaction_of_codex_kept(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.compact("k", "a")
+    rollout.turn("c", "d")
+    imported(daemon, "codex", rollout.write(tmp_path))
+    told = narrative(client, rollout.id)
+    assert [told.count(f"text {each}") for each in "abcd"] == [1, 0, 1, 1] and "summary k" in told
+    whole = client.commit_materialize(head(client, rollout.id), format="narrative-v1", stop="root").content
+    assert str(whole).count("text a") == 1, "not a second time after the conversation itself"
+
+
+@pytest.mark.requirement("IMP-11")
+@pytest.mark.parametrize(
+    ("source", "hidden"),
+    [
+        ({"subagent": {"other": "guardian"}}, "guardian"),
+        ({"subagent": "review"}, "review"),
+        ({"subagent": "memory_consolidation"}, "memory_consolidation"),
+        ({"internal": "memory_consolidation"}, "memory_consolidation"),
+        ({"subagent": {"thread_spawn": {"parent_thread_id": "gone", "depth": 1}}}, None),
+        ("exec", None),
+    ],
+    ids=str,
+)
+def test_threads_that_codex_hides_are_left_out_of_lists_and_kept(
+    daemon: Running, client: SyncClient, tmp_path: Path, source: Any, hidden: str | None
+) -> None:
+    rollout = Thread(source=source)
+    rollout.turn("a", "b")
+    path = rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+
+    def listed(archived: bool = False) -> list[str]:
+        found = client.session_list(label=f"native_session={rollout.thread}", archived=archived)
+        return [each.session for each in found.sessions]
+
+    assert (listed(), listed(archived=True)) == (([], [rollout.id]) if hidden else ([rollout.id], []))
+    made = client.session_get(rollout.id).session
+    assert made.labels.get("hidden") == hidden
+    # An import that is killed leaves it neither open nor listed.
+    written = min(version.tx for version in client.object_history(f"session:{rollout.id}").versions)
+    first = client.session_get(rollout.id, tx=written).session
+    assert (first.state, first.archived) == ("paused", hidden is not None)
+    rollout.turn("c", "d")
+    rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert labels(client, head(client, rollout.id)) == "mabcd" and len(listed(archived=True)) == bool(hidden)
+    client.session_annotate(rollout.id, archived=False)
+    rollout.turn("e", "f")
+    rollout.write(tmp_path)
+    imported(daemon, "codex", path)
+    assert listed() == [rollout.id], "whoever lists it wants to see it"
+
+
+@pytest.mark.requirement("IMP-1")
+def test_tokens_of_codex_are_those_of_each_request_over_repeats_resets_and_compactions(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+
+    def count(total: tuple[int, int, int] | None, last: tuple[int, int, int] | None = None) -> None:
+        def usage(found: tuple[int, int, int]) -> Record:
+            return dict(zip(("input_tokens", "cached_input_tokens", "output_tokens"), found, strict=True))
+
+        info = None if total is None else {"total_token_usage": usage(total), "last_token_usage": usage(last or total)}
+        rollout.event("token_count", info=info, rate_limits=None)
+
+    rollout.turn("a", "b")
+    count(None)
+    count((1000, 800, 50))
+    count((1000, 800, 50))
+    rollout.turn("c", "d")
+    count((3000, 2500, 90), (2000, 1700, 40))
+    rollout.compact("k", "ac")
+    rollout.turn("e", "f")
+    count((3600, 2500, 100), (600, 0, 10))
+    count((400, 0, 10))
+    imported(daemon, "codex", rollout.write(tmp_path))
+    assert spent(client, rollout.id) == Usage(input=200 + 300 + 600 + 400, output=50 + 40 + 10 + 10, cache_read=2500)
+    assert spent(client, rollout.id, stop="compaction") == Usage(input=600 + 400, output=10 + 10), "since then alone"
