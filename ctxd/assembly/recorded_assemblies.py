@@ -23,7 +23,7 @@ from ctxd.formatting import moment
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import component_text_id, number_of, session_of
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import PURGED_ATTACHMENT, PURGED_TEXT
 from ctxd.sessions.live_session import LiveSession
@@ -77,6 +77,8 @@ class Archive:
         lineage = self._sessions.lineage(session)
         is_empty = True
         while page := await lineage.assemblies_after(self._store, after, limit=limit, size=_PAGE_BYTES):
+            if is_reclaimed(page[0].document):
+                break
             is_empty = False
             yield page
             after = number_of(page[-1].document.id)
@@ -223,7 +225,8 @@ class Archive:
 
     async def newest(self, session: str) -> Stored | None:
         """The newest record of ``session`` in any layout, None if it has none."""
-        return await self._sessions.lineage(session).newest_assembly(self._store)
+        found = await self._sessions.lineage(session).newest_assembly(self._store)
+        return None if found is None or is_reclaimed(found.document) else found
 
     async def _find(self, session: str, number: int | None, turn: int | None, at: int | None) -> Stored:
         if number is not None and (found := await self.at(session, number)) is not None:
@@ -310,7 +313,8 @@ class Archive:
         """Record ``number`` of ``session``, None without one. Raises: CtxdError store_failed. Cancel: safe."""
         id = self._sessions.lineage(session).assembly_id(number)
         found = await self._store.scan(id, page=Page(limit=1))
-        return found[0] if found and len(found[0].document.id) == len(id) else None
+        is_there = bool(found) and len(found[0].document.id) == len(id) and not is_reclaimed(found[0].document)
+        return found[0] if is_there else None
 
 
 async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:

@@ -157,6 +157,7 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
         s.user("a question")
         call(s, output=random.Random(1).randbytes(12_000).hex())
         made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="gone").commit
+        s.assemble()
         s.remove()
         assert ctxd("gc", "--socket", kept.socket).stdout == "0 sessions emptied, 0 B; 0 retired, 0 kept\n"
         words = ("gc", "--keep", "0s", "--socket", kept.socket)
@@ -169,6 +170,11 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
         assert (collected(done), json.loads(done.stdout)["bytes"]) == ({"gone": "emptied"}, size)
         with refused("session_not_found"):
             s.restore()
+        for at in ({}, {"number": 1}, {"turn": 1}):
+            with refused("session_not_found"):
+                client.context_show("gone", **at)
+        with refused("session_not_found"):
+            client.context_list("gone")
         assert client.commit_show(made.commit).commit.summary == made.summary, "commits stay"
         assert client.commit_annotate(made.commit, "still there").commit.summary == "still there"
         assert client.commit_materialize(made.commit).content == '{"n":1}\n'
