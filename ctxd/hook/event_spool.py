@@ -4,8 +4,8 @@ lost. Loaded only when it is needed."""
 import fcntl
 import os
 import time
-from errno import ELOOP
 from io import FileIO
+from stat import S_ISREG
 
 HELD_S = 5.0
 """Seconds for which no hook calls a daemon that did not reply in time: a harness must not wait at each tool call."""
@@ -103,26 +103,27 @@ class EventSpool:
             return None
 
     def opened(self, name: str, flags: int) -> FileIO:
-        """Open the file ``name`` of the directory, never through a symbolic link. Raises: OSError."""
+        """Open the file ``name`` of the directory, never through a symbolic link, and never waiting for a pipe. Raises:
+        OSError."""
         mode = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb"
-        return FileIO(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder), mode)
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return FileIO(os.open(name, flags, 0o600, dir_fd=self._folder), mode)
 
     def read(self, name: str) -> bytes:
-        """The event ``name``. Raises: OSError."""
+        """The event ``name``; empty for anything but a regular file. Raises: OSError."""
+        found = self._stat(name)
+        if found is not None and not S_ISREG(found.st_mode):
+            return b""
         with self.opened(name, os.O_RDONLY) as file:
-            return file.read()
+            return file.read() or b""
 
     def whole(self, name: str) -> bytes | None:
         """The event ``name``; None if it is gone, or if it is damaged: then it is removed and noted as lost. Raises:
-        OSError."""
+        OSError; it may be read later."""
         try:
             frame = self.read(name)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno != ELOOP:
-                raise  # It may be read later.
-            frame = b""
         if frame.startswith(b"{") and frame.endswith(b"}\n") and frame.count(b"\n") == 1:
             return frame
         self.note_lost("damaged")
@@ -130,8 +131,11 @@ class EventSpool:
         return None
 
     def erase(self, name: str) -> None:
-        """Remove the event ``name``. Raises: OSError."""
-        os.unlink(name, dir_fd=self._folder)
+        """Remove the event ``name``; a directory of that name is set aside. Raises: OSError."""
+        try:
+            os.unlink(name, dir_fd=self._folder)
+        except IsADirectoryError:
+            os.rename(name, f"damaged-{time.time_ns()}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def lost(self) -> list[str]:
         """The reasons for which events were dropped, oldest first. Raises: OSError."""
