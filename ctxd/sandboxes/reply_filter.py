@@ -21,6 +21,7 @@ from ctxd_protocol.methods.files import FileResolveResult
 from ctxd_protocol.object_types import FilesystemSource, ObjectVersion, Source
 from ctxd_protocol.session_types import Mount, Notice, Project, SessionOrigin
 
+_REST_OF_PATH: Final = r"[^\s'\":,;()<>]*"
 _PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")
 """Pattern of an absolute path in the text of an error."""
 
@@ -74,11 +75,18 @@ def redact_reply(value: Any) -> Any:  # noqa: ANN401 - any result
 
 def redacted_text(text: str, mounts: Sequence[Mount], params: msgspec.Struct) -> str:
     """``text`` of an error with the agent's paths in place of the host's. Paths that the caller sent are kept."""
+    written = msgspec.json.encode(params).decode()
     for mount in sorted(mounts, key=lambda mount: -len(mount.canonical_prefix)):
         canonical = normalise(mount.canonical_prefix)
         if canonical != "/":
-            text = re.sub(re.escape(canonical) + r"(?=/|\W|$)", mount.agent_prefix.replace("\\", r"\\"), text)
-    written = msgspec.json.encode(params).decode()
+            text = re.sub(
+                re.escape(canonical) + rf"(?=/|\W|$){_REST_OF_PATH}",
+                # Translated, a path that the caller guessed would be confirmed.
+                lambda found, mount=mount, canonical=canonical: (  # type: ignore[misc]
+                    path if (path := found.group()) in written else mount.agent_prefix + path[len(canonical) :]
+                ),
+                text,
+            )
     inside = [mount.agent_prefix.rstrip("/") + "/" for mount in mounts]
 
     def shown(found: re.Match[str]) -> str:

@@ -46,6 +46,16 @@ async def test_an_error_shows_paths_of_the_session_that_the_call_names_or_of_the
     assert (named.message, named.hint) == (f"no {UNMOUNTED}, /n/b or {UNMOUNTED}", f"see {UNMOUNTED}")
 
 
+async def test_an_error_does_not_confirm_a_path_of_the_host_that_the_caller_guessed() -> None:
+    def fails(*_: Any) -> Any:
+        raise CtxdError("file_not_found", "no /srv/own/a, and no /srv/own/b")
+
+    params = METHODS["file.index"].params(session="own", path="/srv/own/a")
+    with pytest.raises(CtxdError) as error:
+        await viewed({"m": fails}, mounts_of)["m"](caller("own"), params)
+    assert error.value.message == "no /srv/own/a, and no /w/b"
+
+
 async def test_an_error_of_a_call_for_no_session_shows_no_path_of_the_host() -> None:
     assert (await refused(None)).message == f"no {UNMOUNTED}, {UNMOUNTED} or {UNMOUNTED}"
 
