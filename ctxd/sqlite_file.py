@@ -66,6 +66,8 @@ class SqlFailed(Exception):
     """SQLite rejected a statement: a table is not as this program creates it, or this program has a bug."""
 
 
+_FULL: Final = "database or disk is full"
+
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of calls that had no effect and may succeed once there is room again: on the disk, in a quota or file, for a
 descriptor, in memory."""
@@ -96,7 +98,8 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
     try:
         yield
     except apsw.FullError as error:
-        raise DiskFull(str(error)) from error
+        # A copy reports the error of the other connection, whose text is "not an error" here.
+        raise DiskFull(_FULL if str(error) == "not an error" else str(error)) from error
     except apsw.NoMemError as error:
         raise DiskFull(str(error), errno.ENOMEM) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:

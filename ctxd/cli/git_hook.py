@@ -111,16 +111,21 @@ def uninstall(repo: Path) -> GitHookChange:
 def _hooks(repo: Path) -> tuple[Path, bool]:
     """Return the hooks directory of the work tree ``repo``, and True if it is outside. Raises: ``Stop``."""
     hooks = repo / _git(repo, "rev-parse", "--git-path", "hooks")
-    own = (repo / _git(repo, "rev-parse", "--git-common-dir")).resolve(), _top(repo)
-    place = hooks.resolve()
+    own = _real(repo / _git(repo, "rev-parse", "--git-common-dir")), _top(repo)
+    place = _real(hooks)
     return place, not any(place.is_relative_to(each) for each in own)
 
 
 def _top(repo: Path) -> Path:
     try:
-        return Path(_git(repo, "rev-parse", "--show-toplevel")).resolve()
+        return _real(Path(_git(repo, "rev-parse", "--show-toplevel")))
     except Stop:
-        return repo.resolve()  # A bare repository has no work tree.
+        return _real(repo)  # A bare repository has no work tree.
+
+
+def _real(path: Path) -> Path:
+    # Path.resolve raises a RuntimeError for a loop of links.
+    return Path(os.path.realpath(path))
 
 
 def _git(repo: Path, *words: str) -> str:

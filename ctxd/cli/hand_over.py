@@ -200,7 +200,7 @@ def _create(file: Path, text: bytes) -> None:
 def _directory(cwd: str | None) -> str:
     given = cwd or "."
     try:
-        place = Path(given).resolve(strict=True)
+        place = Path(os.path.realpath(given, strict=True))
         if not place.is_dir():
             raise NotADirectoryError(20, "Not a directory")
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ ours from a folder. All other text is kept byte for byte.
 """
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ def place(harness: HarnessCommand, environ: Mapping[str, str]) -> Path:
             return Path(environ.get("CLAUDE_CONFIG_DIR") or folder / ".claude", "settings.json")
         case "codex":
             named = environ.get("CODEX_HOME")
-            return Path(Path(named).resolve() if named else folder / ".codex", "config.toml")
+            return Path(os.path.realpath(named) if named else folder / ".codex", "config.toml")
         case "pi":
             return Path(environ.get("PI_CODING_AGENT_DIR") or folder / ".pi/agent", "extensions", "ctxd.ts")
         case "opencode":

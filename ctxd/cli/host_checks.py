@@ -148,7 +148,7 @@ def executables(path: str) -> Finding:
     if found is None:
         return warn("executable", "no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
     # A symbolic link counts too: units expect it in /usr/local/bin.
-    if not {_scripts(), Path(sys.executable).parent} & {Path(found).parent, Path(found).resolve().parent}:
+    if not {_scripts(), Path(sys.executable).parent} & {Path(found).parent, Path(os.path.realpath(found)).parent}:
         return warn("executable", f"{found} is not the ctxd of this ctx", f"put {_scripts()} first on the PATH")
     return ok("executable", found)
 
@@ -280,4 +280,4 @@ def node(url: str, program: Sequence[str] = (sys.executable, "-m", "ctxd")) -> I
 
 
 def _scripts() -> Path:
-    return Path(sys.argv[0]).resolve().parent
+    return Path(os.path.realpath(sys.argv[0])).parent

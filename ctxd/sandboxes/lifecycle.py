@@ -121,7 +121,7 @@ class Sandboxes:
         self._listeners = listeners
         self._directories = directories
         self._log = log
-        self._not_mounted = [str(each.resolve()) for each in not_mounted]
+        self._not_mounted = [os.path.realpath(each) for each in not_mounted]
         self._known: dict[str, Registration] = {}
         self._versions: dict[str, int] = {}
         self._leases: dict[str, Lease] = {}

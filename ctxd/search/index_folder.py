@@ -37,7 +37,7 @@ def prepare(state: Path, cache: Path | None) -> IndexFolder:
 
     Raises: sqlite_file.DiskFull for lack of room; sqlite_file.DiskFailed if neither directory can be used.
     """
-    state = state.resolve()
+    state = Path(os.path.realpath(state))
     with sqlite_file.faults():
         # Earlier versions kept the index beside the journal.
         index_database.remove(state / index_database.NAME)
@@ -56,7 +56,7 @@ def prepare(state: Path, cache: Path | None) -> IndexFolder:
 
 def _in_cache(state: Path, cache: Path) -> Path:
     # A state directory always finds its own folder again, and shares it with no other.
-    cache = cache.resolve()
+    cache = Path(os.path.realpath(cache))
     folder = cache / hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
     make_folder(cache)
     make_folder(folder)

@@ -6,6 +6,7 @@ each file. A folder without a manifest is not a backup.
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, Literal
 
@@ -65,13 +66,13 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
 
     ``step`` reports pages and artifacts as they are copied, then the verification of the copy.
 
-    Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or the copy is damaged;
-    ``sqlite_file``'s errors. After a failure there is no manifest.
+    Raises: StateDirError if there is no state, ``destination`` is in it, not empty or cannot be written, or the copy is
+    damaged. After a failure there is no manifest, and nothing else unless the copy itself is damaged.
     """
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
-    if destination.resolve().is_relative_to(root.resolve()):
+    if Path(os.path.realpath(destination)).is_relative_to(os.path.realpath(root)):
         # It would be lost with the original, and would block a restore.
         raise StateDirError(f"{destination} is in the state directory itself", exit_code=_EXIT_REFUSED)
     _make_empty(destination)
@@ -82,15 +83,28 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
                 if _copy_artifacts(root, destination, step, last=last):
                     break
                 # A daemon has purged a text since the database was copied: the copy must not keep it.
-                shutil.rmtree(destination / "artifacts", ignore_errors=True)
-                (destination / "state.db").unlink()
-    except (sqlite_file.DiskFull, sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
-        raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
-    report = _verified(destination, step)
-    files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
-    manifest = BackupManifest(head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files)
-    _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
+                _remove_copy(destination)
+            report = _verified(destination, step)
+            files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
+            manifest = BackupManifest(
+                head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files
+            )
+            _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
+    except sqlite_file.DiskFull as error:
+        _remove_copy(destination)
+        remedy = error.hint or "free space there, or name another directory"
+        raise StateDirError(f"there is no room in {destination}: {error}", exit_code=_EXIT_IO, remedy=remedy) from error
+    except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
+        _remove_copy(destination)
+        raise StateDirError(f"{root} cannot be copied to {destination}: {error}", exit_code=_EXIT_IO) from error
     return manifest
+
+
+def _remove_copy(destination: Path) -> None:
+    shutil.rmtree(destination / "artifacts", ignore_errors=True)
+    for name in ("state.db", "state.db-wal", "state.db-shm", "manifest.json"):
+        with suppress(OSError):
+            (destination / name).unlink()
 
 
 def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
@@ -128,8 +142,12 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
 
 
 def _make_empty(folder: Path) -> None:
-    make_folder(folder)
-    if any(folder.iterdir()):
+    try:
+        make_folder(folder)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise StateDirError(f"{folder} cannot be used: {error.strerror}", exit_code=_EXIT_REFUSED) from error
+    if not is_empty:
         raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED)
 
 

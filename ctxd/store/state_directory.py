@@ -101,7 +101,7 @@ def check_safe(root: Path) -> None:
 
     Raises: StateDirError.
     """
-    real = root.resolve()
+    real = Path(os.path.realpath(root))
     found = real.stat()
     if found.st_uid != os.geteuid():
         raise StateDirError(f"{root} belongs to uid {found.st_uid}, not to {os.geteuid()}", exit_code=_EXIT_UNSAFE)

@@ -179,6 +179,9 @@ def test_a_place_that_cannot_be_written_leaves_no_open_session(
     long.mkdir(parents=True)
     done = ctx(daemon, "resume", commit, "--in", "claude", "--cwd", str(long), HOME=str(home))
     assert done.returncode == 2 and "choose a --cwd of at most 200 characters" in done.stderr
+    (tree / "loop").symlink_to("loop")
+    done = ctx(daemon, "resume", commit, "--in", "claude", "--cwd", str(tree / "loop"), HOME=str(home))
+    assert done.returncode == 2 and "Too many levels" in done.stderr and len(done.stderr.splitlines()) == 1
     assert ctx(daemon, "fork", commit, "--exec").returncode == 2
 
 

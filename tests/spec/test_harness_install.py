@@ -288,6 +288,16 @@ def test_a_file_whose_owner_cannot_be_kept_is_left_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement("HOK-11")
+@pytest.mark.parametrize("words", [("install", "codex"), ("install", "status"), ("doctor",)], ids=" ".join)
+def test_a_home_of_codex_that_is_a_loop_of_links_is_reported_in_one_line(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = ctx(tmp_path, *words, CODEX_HOME=str(tmp_path / "loop"))
+    assert "Traceback" not in done.stderr and "Too many levels of symbolic links" in done.stderr + done.stdout
+
+
+@pytest.mark.requirement("HOK-11")
 def test_a_pipe_in_the_place_of_the_settings_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / FILES["claude"]
     file.parent.mkdir()

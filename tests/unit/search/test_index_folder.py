@@ -112,7 +112,9 @@ def test_the_index_leaves_a_cache_directory_that_is_not_used_any_more(state: Pat
 
 
 @pytest.mark.requirement("SRC-5")
-@pytest.mark.parametrize("fault", ["a file", "open to others", "a link to nowhere", "may not be written"])
+@pytest.mark.parametrize(
+    "fault", ["a file", "open to others", "a link to nowhere", "a link to itself", "may not be written"]
+)
 def test_where_the_cache_directory_cannot_be_used_it_is_in_the_state_directory(
     state: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,8 @@ def test_where_the_cache_directory_cannot_be_used_it_is_in_the_state_directory(
             made(cache).chmod(0o777)
         case "a link to nowhere":
             cache.symlink_to("/proc/nowhere/at all")
+        case "a link to itself":
+            cache.symlink_to(cache)
         case _:
 
             def refuse(folder: Path) -> None:

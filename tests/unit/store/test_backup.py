@@ -115,6 +115,15 @@ async def test_a_damaged_backup_is_refused(root, tmp_path):
         restore(tmp_path / "backup", tmp_path / "again")
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "loop", "loop/below"])
+async def test_a_place_that_can_have_no_backup_is_named(root, tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StateDirError, match=f"{tmp_path / place} cannot be used: ") as caught:
+        backup(root, tmp_path / place)
+    assert caught.value.exit_code == 73
+
+
 async def test_neither_side_writes_into_a_folder_that_is_not_empty(root, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
@@ -151,8 +160,10 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
 async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
     with failpoints.armed(f"backup.copy=error:{kind}@2"):
-        with pytest.raises(StateDirError, match="cannot be copied"):
+        with pytest.raises(StateDirError, match=f"{tmp_path / 'backup'}: ") as caught:
             backup(root, tmp_path / "backup")
+    assert caught.value.exit_code == 74 and list((tmp_path / "backup").iterdir()) == []
+    assert ("no room in" in str(caught.value)) == (kind == "ENOSPC")
     with pytest.raises(StateDirError, match="no backup"):
         restore(tmp_path / "backup", tmp_path / "again")
 
