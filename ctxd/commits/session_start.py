@@ -45,7 +45,7 @@ from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParam
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionView
 
-CHAT_BYTES_MAX: Final = 16 * 1024 * 1024
+CHAT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes of a context that becomes a chat, which is one write."""
 
 _SEGMENT_BYTES: Final = 512 * 1024

@@ -92,7 +92,7 @@ def items(content: bytes, *, unique: bool = False) -> Iterator[Any]:
             found += 1
     except (cbor2.CBORError, IndexError, RecursionError, UnicodeDecodeError) as error:
         why = error.__cause__ if isinstance(error.__cause__, UnreadableDelta) else error
-        raise UnreadableDelta(f"item {found + 1} of the CBOR array is damaged: {why}") from None
+        raise UnreadableDelta(f"item {found + 1} of the CBOR array cannot be read: {why}") from None
     end = file.tell() + (head.length is None)
     if end != len(content):
         raise UnreadableDelta(f"{len(content) - end} bytes follow the end of the CBOR array")

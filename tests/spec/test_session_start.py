@@ -1,6 +1,7 @@
 """SES: sessions that start from a template and a context: empty, a moment, a commit, or a principal's newest one."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,20 @@ def test_a_captured_commit_of_no_session_becomes_the_chat_of_the_session_that_st
         assert said(early) == ASKED and tip(client, early.id) == commit
         with refused("invalid_params"):
             client.session_create(context=StartContext(commit=client.commit_checkpoint("x", "?").commit.commit))
+
+
+@pytest.mark.requirement("SES-41")
+def test_a_session_starts_from_a_context_with_many_images(client: SyncClient) -> None:
+    parent, images = None, 24
+    for number in range(images):
+        data = b64encode(bytes([number]) * 600_000).decode()
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+        line = json.dumps({"type": "user", "message": {"role": "user", "content": [image]}, "uuid": str(number)})
+        made = client.commit_checkpoint("claude-code-v1", f"{line}\n", template="a", parent=parent)
+        parent = made.commit.commit
+    assert parent is not None
+    events = client.session_events(started(client, commit=parent).id, limit=100).events
+    assert len(events) == images
 
 
 @pytest.mark.requirement("SES-41")

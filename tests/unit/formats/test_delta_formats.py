@@ -240,13 +240,13 @@ def test_an_array_of_indefinite_length_is_read_and_joined_as_one_of_a_definite_l
         (b"", "not a CBOR array"),
         (b"\xa0", "not a CBOR array"),
         (b"\x9a\x00", "not a CBOR array"),
-        (b"\x82\x01", "item 2 of the CBOR array is damaged"),
-        (b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff\x01", "item 2 of the CBOR array is damaged"),
-        (b"\x9f\x01", "item 2 of the CBOR array is damaged"),
+        (b"\x82\x01", "item 2 of the CBOR array cannot be read"),
+        (b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff\x01", "item 2 of the CBOR array cannot be read"),
+        (b"\x9f\x01", "item 2 of the CBOR array cannot be read"),
         (b"\x81\x01\x02", "1 bytes follow"),
         (b"\x9f\xff\x02", "1 bytes follow"),
-        (b"\x81" * 5000 + b"\x01", "item 1 of the CBOR array is damaged"),
-        (b"\x81\x61\xff", "item 1 of the CBOR array is damaged"),
+        (b"\x81" * 5000 + b"\x01", "item 1 of the CBOR array cannot be read"),
+        (b"\x81\x61\xff", "item 1 of the CBOR array cannot be read"),
     ],
 )
 @pytest.mark.parametrize("format", ["events-v1", "bureau-agent-v1"])
@@ -321,7 +321,7 @@ def test_secrets_in_sets_expressions_and_byte_strings_of_json_are_redacted_and_n
         assert len(list(items(kept))) == 1
     twice = bytes.fromhex("81a2616101616102")
     assert list(items(twice)) == [{"a": 2}]
-    with pytest.raises(UnreadableDelta, match="damaged"):
+    with pytest.raises(UnreadableDelta, match="cannot be read"):
         captured_array(Capture(fleeting_guard(), "redact"), twice)
 
 
