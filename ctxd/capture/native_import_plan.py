@@ -86,7 +86,7 @@ class TranscriptPlan:
         self._tail: str | None = None
         self._pending = 0
         self.newest: int | None = None
-        """The newest time of an event so far, in ms since 1970."""
+        """The newest time so far in the conversation, or in the sub-agent whose source it is, in ms since 1970."""
         self._oldest: int | None = None
         self.branch_points: list[int] = []
         """The line after which each branch of the conversation begins; -1 for one that follows none."""
@@ -340,7 +340,8 @@ class TranscriptPlan:
             branch.text += size
             if event.at is not None:
                 at = max(at or 0, event.at)
-                self.newest = max(self.newest or 0, event.at)
+                if branch.agent == self._agent:
+                    self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, _SPOKEN) or turn_in((event,)) is not None:
                 self._spoken[place] = branch.has_spoken = True

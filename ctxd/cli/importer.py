@@ -469,10 +469,10 @@ class TranscriptImport:
         # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
-        if planned.source.agent and valid_time is not None and not self._is_watch:
+        if (end := self._conversation_end(planned, delta)) is not None and valid_time is not None:
             # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
             # continues. In a watch, the conversation is still under way and continues after its sub-agents.
-            valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
+            valid_time = min(valid_time, end - 1)
         if (recorded := planned.plan.recorded) is not None and is_newest:
             # Newer than the commits of the hooks, so that the session continues from it.
             valid_time = None if valid_time is None else max(recorded.before, valid_time)
@@ -489,6 +489,15 @@ class TranscriptImport:
             token_count=tokens,
             valid_time=valid_time,
         )
+
+    def _conversation_end(self, planned: _Planned, delta: PlannedDelta) -> int | None:
+        """Return the end of the conversation whose sub-agent made ``delta``, in ms since 1970; None if it is not known,
+        may not be its end yet, or for other deltas."""
+        if self._is_watch:
+            return None
+        if planned.source.agent:
+            return self._conversation_ends.get(planned.source.session)
+        return planned.plan.newest if delta.agent and delta.trigger == "session_end" else None
 
     async def _parent(self, planned: _Planned, start: Start) -> Parent:
         if start.tip is None or start.commit is not None:

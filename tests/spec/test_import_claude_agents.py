@@ -83,6 +83,21 @@ def test_a_sub_agent_of_a_sub_agent_begins_behind_its_call_there(
 
 
 @pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_in_the_file_that_runs_on_after_the_last_message_is_not_the_newest_commit(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    main = [claude("a"), calls(claude, "b", "t1", "Task"), claude("c", "assistant")]
+    side = Claude(claude.session)
+    inner = [{**each, "isSidechain": True, "agentId": "k1"} for each in side.turn("x", "y")]
+    for number, each in enumerate(inner):
+        each["timestamp"] = f"2026-01-02T04:00:0{number}.000Z"
+    write(tmp_path / f"{claude.session}.jsonl", [*main, *inner])
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abc", "abxy"]
+    assert labels(client, newest(client, claude.id).commit) == "abc"
+
+
+@pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("meta", [{}, {"toolUseId": "t1", "agentType": "workflow"}])
 def test_sub_agents_of_a_workflow_begin_behind_the_call_of_the_workflow(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, meta: Record
