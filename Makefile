@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test collected slow mutation compat nightly bench check generate lock clean adapters setup run-time python install uninstall
+.PHONY: demo test suite collected slow mutation compat nightly bench check generate lock clean adapters setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -32,14 +32,16 @@ python:
 demo: run-time
 	$(BIN)/python -m ctxd.examples.demo
 
-# Processes of a test run: three keep two processors busy, as half of a run is waiting.
-WORKERS ?= 3
+# Processes of a test run: four keep two processors busy, as half of a run is waiting.
+WORKERS ?= 4
 
 # With REPORTS=folder, the suites write their results there and print what took longest.
-REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS)/$@.xml)
+REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS)/$(@:suite=test).xml)
 
 test: setup
-	$(MAKE) --no-print-directory -j2 check collected
+	$(MAKE) --no-print-directory -j2 check suite
+
+suite: collected
 	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
 
 # In a fresh checkout each process of a test run would compile all tests for itself. Faults are reported by the run.

@@ -66,7 +66,9 @@ def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Run
 def test_the_model_sees_a_long_output_cut_and_its_tools_know_the_context(
     harness: str, daemon: Running, tmp_path: Path
 ) -> None:
-    with ScriptedModel(TOOLS[harness], commands=("seq 1 2000", f"{CTX} current")) as model:
+    # On a busy machine the 200 ms of `ctx current` may end before the daemon has replied.
+    lookup = f"for _ in $(seq 20); do {CTX} current && break; done"
+    with ScriptedModel(TOOLS[harness], commands=("seq 1 2000", lookup)) as model:
         client = Client(harness, daemon, model, tmp_path / "client")
         client.connect("--shorten", "1000")
         client.ask()
