@@ -349,9 +349,11 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
         for number, line in enumerate(source_lines(file), 1):
             is_empty = is_empty and not line.to_store
             if line.record is not None:
-                records.append(line.record)
+                is_placed = "uuid" in line.record
                 # Settings may precede the first message of Claude Code.
-                has_begun |= harness != "claude" or "uuid" in line.record or line.end > _LEAD_IN_BYTES
+                has_begun |= harness != "claude" or is_placed or line.end > _LEAD_IN_BYTES
+                if is_placed or len(records) < _PEEKED:
+                    records.append(line.record)
             # Damaged lines or a long line may precede the first record.
             if has_begun and (number >= _PEEKED or line.end > _PEEKED_BYTES):
                 break
