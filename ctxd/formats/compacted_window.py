@@ -4,7 +4,7 @@ Claude Code and pi name the first kept message in the compaction, opencode in th
 window itself, or only a summary; its window then has the summary and the newest prompts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
 from typing import Any, Final, TypeGuard
 
@@ -71,6 +71,22 @@ def with_first_window(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
         if is_first and replaces(event):
             yield from _events(event)
         is_first = is_first and measure_event(event)[0] == 0
+
+
+def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
+    """Yield ``events`` with each message of another agent of codex as a prompt, unless it can only be read by codex."""
+    for event in events:
+        found: Mapping[str, Any] = {}
+        if isinstance(event, typed.OpaqueEvent) and event.kind in ("agent_message", "inter_agent_communication"):
+            data = record_of(event.data)
+            found = record_of(data.get("payload")) or data
+        content = found.get("content")
+        texts = [content] if isinstance(content, str) else [as_text(each.get("text")) for each in records_of(content)]
+        if text := "\n".join(filter(None, texts)):
+            names = " to ".join(filter(None, (as_text(found.get("author")), as_text(found.get("recipient")))))
+            yield typed.PromptEvent(text=f"[{names}]\n{text}" if names else text, at=event.at)
+        else:
+            yield event
 
 
 class Places:

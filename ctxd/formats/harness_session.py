@@ -17,7 +17,7 @@ import msgspec
 from ctxd.formats.claude_attachments import accepted, with_sources
 from ctxd.formats.claude_code_v1 import SessionWriter
 from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
-from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
+from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_agent_messages, with_codex_windows
 from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
@@ -119,6 +119,7 @@ def written(
     """
     is_same_codex = own and harness == "codex"
     window = with_codex_windows(events, first_format, is_same_codex)
+    window = window if is_same_codex else with_agent_messages(window)
     found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:
         return b""

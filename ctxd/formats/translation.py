@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, codex_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.compacted_window import with_first_window
+from ctxd.formats.compacted_window import with_agent_messages, with_first_window
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
@@ -248,7 +248,7 @@ class Materialization:
             yield from events
             return
         if format == codex_v1.NAME:
-            events = with_first_window(events)
+            events = with_agent_messages(with_first_window(events))
         if self._outputs is None:
             yield from events
             return

@@ -156,6 +156,8 @@ def _message_events(message: Record, place: dict[str, Any], beside: dict[str, An
             return [typed.SystemEvent(text=whole, kind="system", meta=meta, **place)]
         case "bashExecution":
             return [typed.SystemEvent(text=as_text(message.get("output")), kind="bashExecution", meta=meta, **place)]
+        case "hookMessage" | "custom":  # In version 2, and in files converted from it; later an entry of its own.
+            return [typed.SystemEvent(text=text, kind="custom_message", meta=meta, **place)]
         case kind:
             whole = text or as_text(message.get("summary"))
             return [typed.SystemEvent(text=whole, kind=as_text(kind) or None, meta=meta, **place)]

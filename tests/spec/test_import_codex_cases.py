@@ -14,7 +14,7 @@ from ctxd_protocol.event_types import Usage
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import head, kept, narrative, spent, window
-from tests.spec.test_import import Record, commits, imported, labels, views
+from tests.spec.test_import import Record, commits, ctx, imported, labels, views
 
 
 @pytest.mark.requirement("IMP-3")
@@ -241,6 +241,25 @@ def test_a_sub_agent_of_codex_that_was_given_the_whole_history_does_not_have_it_
     assert imported(daemon, "codex", tmp_path)["copied"] == len(copied)
     assert window(client, agent.id).replace("m", "") == "abxy"
     assert window(client, caller.id).replace("m", "") == "abso"
+
+
+@pytest.mark.requirement("HND-1")
+def test_messages_between_agents_of_codex_are_messages_for_other_harnesses(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    rollout.turn("a", "b")
+    said = {"type": "input_text", "text": "There are 3 retries"}
+    rollout.add("", type="agent_message", author="/root/child", recipient="/root", content=[said])
+    encrypted = {"type": "encrypted_content", "encrypted_content": "gAAA"}
+    rollout.add("", type="agent_message", author="/root/other", recipient="/root", content=[encrypted])
+    rollout.turn("c", "d")
+    imported(daemon, "codex", rollout.write(tmp_path))
+    told = narrative(client, rollout.id)
+    assert told.count("[/root/child to /root]\nThere are 3 retries") == 1 and "/root/other" not in told
+    words = ("resume", head(client, rollout.id), "--in", "claude", "--cwd", str(tmp_path), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    assert "There are 3 retries" in Path(made["file"]).read_text()
 
 
 @pytest.mark.requirement("IMP-3")

@@ -14,7 +14,7 @@ from ctxd_protocol.methods.commits import StartContext
 from tests.client.running import Running
 from tests.spec.harness_files import Pi
 from tests.spec.imported_contexts import head, kept, narrative, spent, window
-from tests.spec.test_import import Record, append, commits, imported, labels, text, views, write
+from tests.spec.test_import import Record, append, commits, ctx, imported, labels, text, views, write
 
 
 @pytest.fixture
@@ -43,6 +43,20 @@ def test_each_version_of_pi_keeps_what_its_compactions_keep(
     assert client.commit_materialize(head(client, pi.id), content=False).message_count == 5
     again = imported(daemon, "pi", path)
     assert (again["unchanged"], again["commits"]) == (1, 0)
+
+
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize(("version", "role"), [(2, "hookMessage"), (3, "custom")])
+def test_a_message_of_an_extension_in_an_old_file_of_pi_goes_on_in_pi(
+    daemon: Running, client: SyncClient, tmp_path: Path, version: int, role: str
+) -> None:
+    pi = Pi(version=version)
+    path = pi.write(tmp_path, *pi.turn("a", "b"), pi.says("q", role, customType="todo", display=True), pi.says("c"))
+    imported(daemon, "pi", path)
+    words = ("resume", head(client, pi.id), "--in", "pi", "--cwd", str(tmp_path), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    (entry,) = (each for each in map(json.loads, Path(made["file"]).read_text().splitlines()) if "text q" in str(each))
+    assert (entry["type"], entry["customType"], entry["display"]) == ("custom_message", "todo", True)
 
 
 @pytest.mark.requirement("IMP-3")
