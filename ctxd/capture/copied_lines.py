@@ -13,6 +13,7 @@ from blake3 import blake3
 from ctxd.capture.import_plan_types import PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
+from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, as_text, id_of, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
@@ -152,6 +153,7 @@ class CopyDetector:
             plan.skip(line, self._plan, place)
             self._last_copied = place if is_keyed else self._last_copied
         elif is_own:
+            self._leave_headless(plan)
             yield from self.rest(plan)
             yield from plan.add(line)
         else:
@@ -248,16 +250,24 @@ class CopyDetector:
         found = self._places.get(fingerprint(record))
         return found.popleft() if found else None
 
+    def _leave_headless(self, plan: TranscriptPlan) -> None:
+        """Let the output of a run that continues the session of an earlier one begin after that."""
+        if self._source.format in HEADLESS and self._plan is not None:
+            plan.begin_after(self._plan)
+
     def release(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
         """Add the held lines to ``plan``."""
+        if self._held:
+            self._leave_headless(plan)
         held, self._held, self._size = self._held, [], 0
         for place, line in held:
             yield from plan.add(line, place)
 
     def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
         """End the comparison: add the held lines, and treat all later lines as the source's own."""
-        self._plan = self.end = None
+        self.end = None
         yield from self.release(plan)
+        self._plan = None
 
     def _lines(self, source: Transcript, plan: TranscriptPlan, first: int = 0) -> Iterator[tuple[int, SourceLine]]:
         start = plan.starts[first] if first < plan.size else 0

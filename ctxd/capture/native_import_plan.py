@@ -15,7 +15,7 @@ from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.spawning_calls import SpawningCalls, spawns
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, replacement_in, turn_in
+from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, replacement_in, rolled_back, turn_in
 from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
@@ -76,7 +76,7 @@ class TranscriptPlan:
         self.spawning = SpawningCalls()
         self._turns: list[BegunTurn] = []
         self._task: Start | None = None
-        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
+        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = self._copied_speech = False
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
@@ -117,7 +117,8 @@ class TranscriptPlan:
         events: list[Event] = [OpaqueEvent(kind="damaged")]
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
-        id = id_of(record)
+        # The first headless format of codex has the number of a request in all lines of a turn.
+        id = None if "msg" in record else id_of(record)
         if self._repetitions.note(id, line.to_store) and not self.keeps_cuts:
             self.copied += 1
             return
@@ -175,7 +176,6 @@ class TranscriptPlan:
         elif not self.keeps_cuts and spawns(events):
             yield self._cut(branch, "tool_call")
         elif not self.keeps_cuts and branch.size >= DELTA_BYTES and (branch.has_spoken or self.newest is not None):
-            # Settings without a time wait for the first message: as a commit, they would be as new as the file.
             yield self._cut(branch, "explicit")
         if self._pending >= _PENDING_BYTES_MAX:
             yield from self.flush("explicit")
@@ -186,6 +186,7 @@ class TranscriptPlan:
         record, before = line.record or {}, self._start
         self.copied += 1
         self.outside[here] = origin, place
+        self._copied_speech = self._copied_speech or bool(origin._spoken[place])
         self._start, self._main = origin.at_line(place), None
         if (id := id_of(record)) is not None:
             self._nodes[hash(id)] = here
@@ -194,8 +195,13 @@ class TranscriptPlan:
             return
         if (begun := turn_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
             self._turns.append(BegunTurn.of(begun, before, here))
-        elif turns := _rolled_back(record_of(record.get("payload"))):
+        elif turns := rolled_back(record_of(record.get("payload"))):
             self._take_back(turns)
+
+    def begin_after(self, origin: "TranscriptPlan") -> None:
+        """Begin after the end of ``origin`` if no message was skipped as its copy."""
+        if self._main is None and not self._copied_speech:
+            self._start = origin.at_spawn()
 
     def _note_sent_as(self, record: Record, place: int) -> None:
         """Note the earlier id of a prompt that Claude Code has stored anew: later records may name that as parent."""
@@ -556,16 +562,11 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
     if turn_in(events) is not None and main.lines and not (plan._turns and plan._has_turn):
         # Lines before the first turn stay when all turns are rolled back.
         yield plan._cut(main, "explicit")
-    if (turns := _rolled_back(payload)) and plan._turns:
+    if (turns := rolled_back(payload)) and plan._turns:
         if main.lines:
             yield plan._cut(main, "turn_boundary")
         plan.branch_points.append(plan._turns[max(0, len(plan._turns) - turns)].place - 1)
         plan._main = plan._to = plan._branch(plan._take_back(turns))
-
-
-def _rolled_back(payload: Record) -> int:
-    """Return the number of codex turns that a record rolls back."""
-    return max(0, number_of(payload.get("num_turns")) or 0) if payload.get("type") == "thread_rolled_back" else 0
 
 
 def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:

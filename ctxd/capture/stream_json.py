@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.events_v1 import event_of
-from ctxd.transcripts.claude_code import read_stream
+from ctxd.transcripts.claude_code import CONTINUED, read_stream
 from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of, records_of, rest
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -28,9 +28,6 @@ _PARTIAL: Final = "stream_event"
 """Type of a partial message, which a later line repeats in full."""
 
 _COMPACTED: Final = "compact_boundary"
-_CONTINUED: Final = "This session is being continued from a previous conversation"
-"""Start of the summary that follows a compaction."""
-
 _MICRODOLLARS: Final = 1_000_000
 _METRIC: Final = ("type", "subtype", "uuid", "usage", "total_cost_usd", "cost_usd", "num_turns")
 
@@ -98,7 +95,7 @@ def _summary(event: Event) -> str | None:
         return event.summary
     text = as_text(getattr(event, "text", None))
     is_injected = isinstance(event, SystemEvent) and event.kind == "meta"
-    return text if text and (is_injected or text.startswith(_CONTINUED)) else None
+    return text if text and (is_injected or text.startswith(CONTINUED)) else None
 
 
 def _output(raw: bytes) -> Event:

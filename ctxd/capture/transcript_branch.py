@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.delta_formats import measure_event
+from ctxd.transcripts.records import Record, number_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
 
 _FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
@@ -97,3 +98,8 @@ def turn_in(events: Sequence[Event]) -> Event | None:
 
 def _begins_turn(event: Event) -> bool:
     return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)
+
+
+def rolled_back(payload: Record) -> int:
+    """Return the number of turns that a record of codex rolls back."""
+    return max(0, number_of(payload.get("num_turns")) or 0) if payload.get("type") == "thread_rolled_back" else 0

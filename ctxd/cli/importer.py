@@ -40,6 +40,7 @@ from ctxd.transcripts.discovery import (
     lines_of,
     source_reason,
 )
+from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
@@ -125,7 +126,8 @@ class TranscriptImport:
         # Origins come before their copies, so that the common lines belong to the origin's session.
         live = {path: planned.stat for path, planned in self._live.items()}
         changed = self._sources.find(places, live, self.result)
-        found = sorted(changed, key=lambda source: (bool(source.agent), source.is_copy))
+        # Runs that continue a session come after the earlier ones.
+        found = sorted(changed, key=lambda source: (bool(source.agent), source.is_copy, _run_ended_ns(source)))
         self._record.follow_renames()
         for path in self._record.in_order(path for path in records if records[path].number):
             self._origins.enter(path, records[path])
@@ -418,8 +420,10 @@ class TranscriptImport:
         return conversation if caller is None or caller.plan.spawning.line(keys) is None else caller.plan
 
     async def _copies(self, source: Transcript) -> CopyDetector:
-        """Return the comparison of a source with the one whose beginning it may repeat."""
-        for path in self._origins.of_copy(source):
+        """Return the comparison of a source with the one whose beginning it may repeat, or after which it may begin."""
+        paths = self._origins.of_copy(source)
+        # The newest run that has continued the session.
+        for path in reversed(paths) if source.format in HEADLESS else paths:
             # Events that a session has from its hooks are in no commit of its transcript.
             if (origin := await self._ensure_imported(path)) is not None and origin.plan.recorded is None:
                 return CopyDetector(source, (origin.source, origin.plan))
@@ -546,6 +550,13 @@ class TranscriptImport:
                 await create()
             self._listed[source.session] = None
         self._sessions.add(source.session)
+
+
+def _run_ended_ns(source: Transcript) -> int:
+    """Return the time of the last change of headless output; 0 for other sources."""
+    with suppress(OSError):
+        return source.file.stat().st_mtime_ns if source.format in HEADLESS else 0
+    return 0
 
 
 def _workdir(source: Transcript) -> str:

@@ -41,6 +41,9 @@ _EXPLAINED: Final = frozenset({"task-notification", "teammate-message"})
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
 """Kinds of notices that a person typed."""
 
+CONTINUED: Final = "This session is being continued from a previous conversation"
+"""Start of the summary that follows a compaction."""
+
 _QUEUED: Final = "queued_command"
 """Type of the attachment with a message that arrived while the model worked. If such a message was sent after the turn
 instead, it has a record of its own and no attachment."""
@@ -181,7 +184,9 @@ class _Reader:
         place: dict[str, Any],
         meta: dict[str, Any] | None,
     ) -> typed.Event:
-        if record.get("isCompactSummary"):
+        # Headless output has no mark for the summary of a compaction.
+        is_summary = record.get("isSynthetic") and "session_id" in record and text.startswith(CONTINUED)
+        if record.get("isCompactSummary") or is_summary:
             before, self._tokens_before = self._tokens_before, None
             kept, self._kept_from = self._kept_from, None
             return typed.CompactionEvent(summary=text, kept_from=kept, tokens_before=before, meta=meta, **place)

@@ -67,6 +67,11 @@ def _completed(item: Record) -> list[typed.Event]:
             text = text or as_text(record_of(item.get("error")).get("message"))
             tool = f"{as_text(item.get('server'))}.{as_text(item.get('tool'))}"
             return _ran(item, id, tool, item.get("arguments"), text, failed or bool(item.get("error")), attachments)
+        case "collab_tool_call":
+            states = map(record_of, record_of(item.get("agents_states")).values())
+            text = "\n".join(filter(None, (as_text(each.get("message")) for each in states)))
+            args = {"prompt": item.get("prompt"), "receiver_thread_ids": item.get("receiver_thread_ids")}
+            return _ran(item, id, as_text(item.get("tool")) or "collab_tool_call", args, text, failed)
         case "web_search":
             return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
         case kind:

@@ -376,13 +376,18 @@ def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> T
         case "pi":
             return _pi(known, records)
         case _:
-            names = ("session_id", "thread_id", "sessionID", "id")
-            native = next(
-                (as_text(each.get(name)) for each in records for name in names if as_text(each.get(name))),
-                "",
-            )
+            native = next(filter(None, map(_headless_session, records)), "")
             id = _session(harness, native, known.file)
             return known._replace(session=id, native=native, root=id)
+
+
+def _headless_session(record: Record) -> str:
+    """Return the session that a record of headless output names; empty without one."""
+    if "msg" in record:
+        # The first versions of codex number each line with its request.
+        return as_text(record_of(record["msg"]).get("session_id"))
+    names = ("session_id", "thread_id", "sessionID", "id")
+    return next((as_text(record[name]) for name in names if as_text(record.get(name))), "")
 
 
 def _claude_code(known: Transcript, records: list[Record]) -> Transcript:

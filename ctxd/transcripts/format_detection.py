@@ -29,6 +29,11 @@ Format = Literal[
 _PEEKED: Final = 20
 """Lines from which the format is detected."""
 
+HEADLESS: Final[frozenset[Format]] = frozenset(
+    {"claude-stream-json", "codex-exec-json", "pi-json-mode", "opencode-run-json"}
+)
+"""Formats of the output of one run. Several runs may continue one session."""
+
 LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
     "claude-code": claude_code.read_session,
     "claude-stream-json": claude_code.read_stream,

@@ -95,7 +95,8 @@ def naive_counts(format: str, path: Path) -> tuple[int, int, int]:
         case "codex-exec-json":
             items_done = [r.get("item") or {} for r in records if r["type"] == "item.completed"]
             done = [item.get("type", item.get("item_type")) for item in items_done]
-            ran = sum(kind in ("command_execution", "file_change", "mcp_tool_call", "web_search") for kind in done)
+            calls = ("command_execution", "file_change", "mcp_tool_call", "collab_tool_call", "web_search")
+            ran = sum(kind in calls for kind in done)
             return ran, ran, done.count("reasoning")
         case "pi" | "pi-json-mode":
             kind = "message" if format == "pi" else "message_end"
