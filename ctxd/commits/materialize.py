@@ -378,7 +378,9 @@ def _joined(
     for each in parts:
         if isinstance(each, Walked):
             read = partial(contents.read, number)
-            deltas.append(Delta(each.fields.format, read, each.fields.message_count, each.fields.token_count))
+            fields = each.fields
+            is_compaction = fields.commit_type == "compaction"
+            deltas.append(Delta(fields.format, read, fields.message_count, fields.token_count, is_compaction))
             number += 1
         else:
             assert reader is not None, "found among the snapshots"

@@ -17,14 +17,14 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, codex_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.compacted_window import with_agent_messages, with_first_window
+from ctxd.formats.compacted_window import replaces, with_agent_messages, with_first_window
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 6
+TRANSLATOR_VERSION: Final = 7
 """Changes whenever the same deltas would give different bytes."""
 
 RAW: Final = "raw-v1"
@@ -49,13 +49,15 @@ Buffer = bytes | memoryview
 class Delta(NamedTuple):
     """One delta of a chain. ``read`` returns its bytes, the same on each call, so that they need not be kept in memory.
 
-    ``messages`` and ``tokens``: its counts, as returned by ``delta_formats.count``.
+    ``messages`` and ``tokens``: its counts, as returned by ``delta_formats.count``. ``is_compaction``: it begins with
+    messages that its compaction keeps in the window.
     """
 
     format: str
     read: Callable[[], bytes]
     messages: int
     tokens: int
+    is_compaction: bool = False
 
 
 class Output(NamedTuple):
@@ -221,8 +223,13 @@ class Materialization:
 
     def _narrative(self) -> Iterator[bytes]:
         yield narrative_v1.TITLE.encode()
+        first = self._deltas[0] if self._deltas and self._deltas[0].is_compaction else None
         for format, run in self._runs():
-            for event in self._events(format, run):
+            events = self._events(format, run)
+            if first is not None and (known := DELTA_FORMATS.get(format)) is not None:
+                events = _summary_first(events, sum(1 for _ in known.events([first.read()])))
+            first = None
+            for event in events:
                 self._count(event)
                 yield narrative_v1.passage(event, self._losses).encode("utf-8", "replace")
 
@@ -296,6 +303,14 @@ def _events(format: str, run: Iterable[Delta], losses: Losses) -> Iterator[Event
         encoding = "base64" if "base64" in found else "UTF-8"
         marker = f"[{len(content)} bytes of an earlier session in the unknown format {format!r} follow as {encoding}]"
         yield SystemEvent(kind="unread_delta", text=f"{marker}\n{next(iter(found.values()))}")
+
+
+def _summary_first(events: Iterator[Event], number: int) -> Iterator[Event]:
+    """Yield ``events`` with the compaction among the first ``number`` before the messages that it keeps."""
+    first = list(islice(events, number))
+    place = next((place for place in reversed(range(len(first))) if replaces(first[place])), 0)
+    yield from (*first[place : place + 1], *first[:place], *first[place + 1 :])
+    yield from events
 
 
 def _raw_content(content: bytes) -> dict[str, str]:

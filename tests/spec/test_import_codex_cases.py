@@ -39,6 +39,9 @@ def test_a_compaction_of_codex_leaves_what_codex_sends_next(
     assert made.summary == "summary k"
     assert len(client.commit_list(session=rollout.id, tips=True).commits) == 1
     assert labels(client, made.parent) == "mabc"
+    told = narrative(client, rollout.id)
+    assert ("text c" in told, told.count("text a")) == (True, 1), "the summary and what it keeps"
+    assert told.index("summary k") < told.index("text c")
     again = kept(client, rollout.id) - Counter(rollout.bytes().splitlines())
     assert sorted(json.loads(line)["label"] for line in again) == ([] if has_history else ["a", "c"])
 
