@@ -51,6 +51,9 @@ _LOG_PAGES: Final = 1_000
 _LOG_BYTES_IDLE: Final = 1024 * 1024
 """Bytes of the log that may remain while there is nothing to index."""
 
+_SHARDS_OPEN_MAX: Final = 16
+"""Shards whose tables are open at most, about 1 MB of memory."""
+
 
 class IndexedText(NamedTuple):
     """A text to index, with the number of its entity, and that of its session, 0 for none."""
@@ -215,6 +218,8 @@ class IndexFile:
                 self._tools.clear()
                 self._tools.update((name, n) for n, name in self._connection.execute("SELECT n, name FROM tool"))
                 raise
+            if len(self._words.used) > _SHARDS_OPEN_MAX:
+                self._reopen()
         self._last = last
         self.rewrite_due = self.rewrite_due or is_due
         if mark is not None:
@@ -265,10 +270,13 @@ class IndexFile:
             except BaseException:
                 self._words.reload()
                 raise
-            self._connection.close()
-            self._connection = _opened(self._path)
-            self._words = WordShards(self._connection)
+            self._reopen()
             return True
+
+    def _reopen(self) -> None:
+        self._connection.close()
+        self._connection = _opened(self._path)
+        self._words = WordShards(self._connection)
 
     def finish_rewrite(self) -> bool:
         """Empty the log. Returns: False if a reader kept it from being emptied: then call this again."""

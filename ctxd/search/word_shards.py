@@ -60,11 +60,13 @@ def shards(connection: sqlite_file.Connection) -> list[Shard]:
 class WordShards:
     """The shards as their only writer changes them, within its transactions. After one that failed, call ``reload``.
 
+    ``used``: the shards whose tables the connection has open, each of which takes 60 KB of memory until it is closed.
     Its methods raise SQLite's errors.
     """
 
     def __init__(self, connection: sqlite_file.Connection) -> None:
         self._connection = connection
+        self.used: set[int] = set()
         self.reload()
 
     def reload(self) -> None:
@@ -106,6 +108,7 @@ class WordShards:
 
     def _change(self, place: int, shard: Shard) -> None:
         self._shards[place] = shard
+        self.used.add(shard.number)
         self._connection.execute(
             "UPDATE shard SET n=?, bytes=?, texts=? WHERE first=?",
             (shard.number, shard.bytes, shard.texts, shard.first),

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from ctxd import sqlite_file
-from ctxd.search import query_language, ranking, word_shards
+from ctxd.search import index_database, query_language, ranking, word_shards
 from ctxd.search.index_database import Conditions, IndexedText, IndexFile, SessionRow
 from ctxd.search.searchable_texts import FoundText
 
@@ -202,6 +202,16 @@ def test_pages_over_shards_have_each_text_once(index: IndexFile, tmp_path: Path,
 def test_many_short_texts_fill_a_shard_too(index: IndexFile, tmp_path: Path) -> None:
     added(index, *("a" for _ in range(200)))
     assert len(tables(tmp_path)) >= 3, "a query keeps the matches of one shard in memory"
+
+
+def test_few_tables_are_open_at_a_time(index: IndexFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_database, "_SHARDS_OPEN_MAX", 2)
+    for first in range(1, TEXTS, 40):
+        added(index, *map(text_of, range(first, first + 40)), first=first)
+        assert len(index._words.used) <= 2
+    assert len(tables(tmp_path)) > 4
+    everything = {number for number in range(1, TEXTS + 1) if WORDS[0] in text_of(number)}
+    assert set(found(tmp_path, WORDS[0])) == everything
 
 
 def test_sessions_are_found_in_every_shard(index: IndexFile, tmp_path: Path) -> None:
