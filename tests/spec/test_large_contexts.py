@@ -15,8 +15,9 @@ from ctxd.store.version_store import VersionStore
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import ResponseEvent
-from ctxd_protocol.methods.commits import PIECE_BYTES_MAX
+from ctxd_protocol.methods.commits import PIECE_BYTES_MAX, StartContext
 from tests.client.running import Running
+from tests.spec.refusal import refused
 from tests.spec.test_capture import CTX, environ
 from tests.unit.commits.test_commits import committing
 
@@ -170,3 +171,17 @@ def test_an_output_of_64_mb_is_captured_in_bounded_memory(tmp_path: Path, lines:
             events = DELTA_FORMATS["events-v1"].events([found])
             assert [len(event.text) for event in events if isinstance(event, ResponseEvent)] == [size] * lines
         assert max(peaks_mib(daemon.pid)) < 256
+
+
+@pytest.mark.requirement("SES-41")
+def test_a_session_begins_with_no_more_than_64_mib(tmp_path: Path) -> None:
+    with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
+        parent = None
+        for number in range(9):
+            delta = f'{{"type":"user","message":{{"content":"{number} {"x" * 8_000_000}"}}}}\n'
+            parent = client.commit_checkpoint("claude-code-v1", delta, template="a", parent=parent).commit.commit
+            if number == 7:
+                assert client.session_create(context=StartContext(commit=parent)).session.agent == "a"
+        with refused("too_large") as error:
+            client.session_create(context=StartContext(commit=parent))
+        assert "67,108,864 at most" in str(error.value) and "compaction" in str(error.value)
