@@ -4,16 +4,13 @@ Separate from ``native_import_plan``, as the routes of that module only choose b
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ctxd.capture.import_plan_types import Start
-from ctxd.formats.compacted_window import replaces
+from ctxd.formats.compacted_window import FROM_AGENT, replaces
 from ctxd.formats.delta_formats import measure_event
 from ctxd.transcripts.records import Record, number_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
-
-_FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
-"""Records of codex with a message of another agent."""
 
 
 class Branch:
@@ -97,7 +94,7 @@ def turn_in(events: Sequence[Event]) -> Event | None:
 
 
 def _begins_turn(event: Event) -> bool:
-    return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in _FROM_AGENT)
+    return isinstance(event, PromptEvent) or (isinstance(event, OpaqueEvent) and event.kind in FROM_AGENT)
 
 
 def rolled_back(payload: Record) -> int:

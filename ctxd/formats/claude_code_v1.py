@@ -53,7 +53,7 @@ class SessionWriter:
             return
         kept = [entry.event for entry in read_session(Line(1, decoded(line)) for line in records)]
         # What the content of the record has is not lost, though other members are beside it when it is read.
-        other = rest(event.meta or {}, "content", "server_tool") if _has_meta_in_content(event) else event.meta
+        other = rest(event.meta or {}, *_in_content(event))
         self._losses.compare(msgspec.structs.replace(event, meta=other), kept[-1])
         yield from (line + b"\n" for line in records)
 
@@ -202,13 +202,17 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
             return [{"type": kind, "id": event.call, "name": event.tool, "input": args_object(event.args)}]
 
 
-def _has_meta_in_content(event: typed.Event) -> bool:
-    """Return True if the content of the record of ``event`` has a part of its ``meta``."""
+def _in_content(event: typed.Event) -> tuple[str, ...]:
+    """Return the members of ``meta`` that the content of the record of ``event`` has."""
     match event:
-        case typed.ToolResultEvent():
-            return _server_result(event) is not None
+        case typed.ToolResultEvent() if _server_result(event) is not None:
+            return ("server_tool", "content")
+        case typed.ToolCallEvent():
+            return ("server_tool",)
+        case typed.SystemEvent():
+            return ("content",)
         case _:
-            return isinstance(event, typed.SystemEvent | typed.ToolCallEvent)
+            return ()
 
 
 def _server_result(event: typed.ToolResultEvent) -> Record | None:

@@ -20,6 +20,9 @@ from ctxd_protocol import event_types as typed
 HISTORY: Final = "replacement_history"
 """Member of compactions by codex: the items that replace the conversation."""
 
+FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
+"""Kinds of opaque events with a message of another agent of codex."""
+
 _PROMPTS_BYTES_MAX: Final = 80_000
 """Bytes of the newest prompts that codex repeats if it recorded only a summary."""
 
@@ -77,7 +80,7 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
     """Yield ``events`` with each message of another agent of codex as a prompt, unless it can only be read by codex."""
     for event in events:
         found: Mapping[str, Any] = {}
-        if isinstance(event, typed.OpaqueEvent) and event.kind in ("agent_message", "inter_agent_communication"):
+        if isinstance(event, typed.OpaqueEvent) and event.kind in FROM_AGENT:
             data = record_of(event.data)
             found = record_of(data.get("payload")) or data
         content = found.get("content")
