@@ -76,7 +76,7 @@ class TranscriptPlan:
         self.spawning = SpawningCalls()
         self._turns: list[BegunTurn] = []
         self._task: Start | None = None
-        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = self._copied_speech = False
+        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
@@ -117,8 +117,7 @@ class TranscriptPlan:
         events: list[Event] = [OpaqueEvent(kind="damaged")]
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
-        # The first headless format of codex has the number of a request in all lines of a turn.
-        id = None if "msg" in record else id_of(record)
+        id = id_of(record)
         if self._repetitions.note(id, line.to_store) and not self.keeps_cuts:
             self.copied += 1
             return
@@ -186,7 +185,6 @@ class TranscriptPlan:
         record, before = line.record or {}, self._start
         self.copied += 1
         self.outside[here] = origin, place
-        self._copied_speech = self._copied_speech or bool(origin._spoken[place])
         self._start, self._main = origin.at_line(place), None
         if (id := id_of(record)) is not None:
             self._nodes[hash(id)] = here
@@ -200,7 +198,7 @@ class TranscriptPlan:
 
     def begin_after(self, origin: "TranscriptPlan") -> None:
         """Begin after the end of ``origin`` if no message was skipped as its copy."""
-        if self._main is None and not self._copied_speech:
+        if self._main is None and not any(there._spoken[place] for there, place in self.outside.values()):
             self._start = origin.at_spawn()
 
     def _note_sent_as(self, record: Record, place: int) -> None:

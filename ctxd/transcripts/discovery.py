@@ -458,8 +458,8 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     if not parent and len(metas) > 1 and as_text(metas[1].get("id")) not in ("", native):
         parent = as_text(metas[1].get("id"))
     # Some versions copy the whole history of its caller into the file of a sub-agent, without a mark at its end.
-    copied = bool(spawn.get("forked_from_id")) or parent in {as_text(each.get("id")) for each in metas[1:]}
-    has_history = bool(source) and copied and not base
+    has_copy = bool(spawn.get("forked_from_id")) or parent in {as_text(each.get("id")) for each in metas[1:]}
+    has_history = bool(source) and has_copy and not base and parent not in ("", native)
     return known._replace(
         session=id,
         native=native,
@@ -467,7 +467,7 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         # A fork shares the root of its origin, even if it is imported first.
         root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",
-        origin=_session("codex", parent, path) if has_history and parent != native else "",
+        origin=_session("codex", parent, path) if has_history else "",
         base=number_of(base.get("end_byte_offset")),
         is_spawned=bool(source),
         is_copy=bool(parent),

@@ -186,6 +186,8 @@ def as_text(value: object) -> str:
 
 def id_of(record: Record) -> str | None:
     """Return the id of a record at its source, None if it has none."""
+    if "msg" in record:
+        return None  # The first headless format of codex has the number of a request in all lines of a turn.
     for name in ("uuid", "id", "row"):
         if isinstance(found := record.get(name), str) and found:
             return found
