@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from blake3 import blake3
 
-from ctxd.capture.import_plan_types import PlannedDelta, Repeated, Start
+from ctxd.capture.import_plan_types import CopyEnd, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
@@ -92,15 +92,6 @@ def _is_same_session(one: Record | None, other: Record | None) -> bool:
     """True for two first records of the same opencode session: their members have other names in an export."""
     id = as_text(record_of((one or {}).get("session")).get("id"))
     return bool(id) and id == as_text(record_of((other or {}).get("session")).get("id"))
-
-
-class CopyEnd(NamedTuple):
-    """The end of a copy: line ``place``, from 0, of the source at ``path`` is the last line copied, and ``own`` is the
-    fingerprint of the next line of the copy."""
-
-    path: str
-    place: int
-    own: int
 
 
 class CopyDetector:

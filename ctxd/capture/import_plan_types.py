@@ -1,8 +1,13 @@
 """Planned deltas that become commits, and the places where their chains begin."""
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ctxd.capture.stream_checkpoints import Trigger
+if TYPE_CHECKING:
+    from ctxd.capture.stream_checkpoints import Trigger
+
+PARSER: Final = 10
+"""Version of the plan of a transcript. Files that another version has planned are read again, and keep its cuts
+(``keeps_cuts``)."""
 
 
 class Repeated(NamedTuple):
@@ -33,13 +38,22 @@ class PlannedDelta(NamedTuple):
     number: int
     parent: Start
     agent: str
-    trigger: Trigger
+    trigger: "Trigger"
     lines: bytes
     is_compaction: bool
     summary: str
     counts: tuple[int, int] | None
     at: int | None
     is_continued: bool = False
+
+
+class CopyEnd(NamedTuple):
+    """The end of a copy: line ``place``, from 0, of the source at ``path`` is the last line copied, and ``own`` is the
+    fingerprint of the next line of the copy."""
+
+    path: str
+    place: int
+    own: int
 
 
 ROOT: Final = Start()

@@ -35,9 +35,6 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 10
-"""Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
-
 DELTA_BYTES: Final = 192 * 1024
 """Bytes at which a delta is cut."""
 

@@ -2,12 +2,42 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ctxd.capture.native_import_plan import PARSER
+from ctxd.capture.import_plan_types import PARSER
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
-from ctxd.transcripts.discovery import Skipped, Stat, Transcript, candidates, source_reason, stat_of, transcripts
 from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, source_reason, stat_of
+
+if TYPE_CHECKING:
+    from ctxd.transcripts.discovery import Transcript
+
+
+def changed_files(
+    places: Sequence[Path], known: Mapping[str, SourceRecord], live: Mapping[str, Stat | None], result: ImportResult
+) -> Iterator[tuple[Path, Stat]]:
+    """Yield the files and folders in ``places`` to read, because ``known`` lacks them or they have changed since.
+
+    ``live``: the states of sources whose plans are kept, by path; they are newer than the record. Unchanged sources are
+    counted in ``result``, and those that cannot be read are added to it.
+    """
+    for place in places:
+        for path in candidates(result.harness, place):
+            if isinstance(path, Skipped):
+                result.skipped.append(path)
+                continue
+            try:
+                stat = stat_of(path)
+            except OSError as error:
+                result.skipped.append(Skipped(str(path), source_reason(error)))
+                continue
+            record = known.get(str(path))
+            last = live[str(path)] if str(path) in live else record and record.stat
+            if record and record.parser == PARSER and last == stat and stat.size >= 0:
+                _count_unchanged(result)
+            else:
+                yield path, stat
 
 
 class ChangedSources:
@@ -20,30 +50,15 @@ class ChangedSources:
 
     def find(
         self, places: Sequence[Path], live: Mapping[str, Stat | None], result: ImportResult
-    ) -> Iterator[Transcript]:
-        """Yield the sources in ``places`` that are new or have changed, with a record for each.
+    ) -> Iterator["Transcript"]:
+        """Yield the new and changed sources in ``places``, with a record of each. See ``changed_files``."""
+        for path, stat in changed_files(places, self._record.sources, live, result):
+            yield from self._changed_in(path, stat, result)
 
-        ``live``: the states of sources whose plans are kept, by path; they are newer than the record. Unchanged sources
-        are counted in ``result``, and those that cannot be read are added to it.
-        """
-        for place in places:
-            for path in candidates(self._harness, place):
-                if isinstance(path, Skipped):
-                    result.skipped.append(path)
-                    continue
-                try:
-                    stat = stat_of(path)
-                except OSError as error:
-                    result.skipped.append(Skipped(str(path), source_reason(error)))
-                    continue
-                known = self._record.sources.get(str(path))
-                last = live[str(path)] if str(path) in live else known and known.stat
-                if known and known.parser == PARSER and last == stat and stat.size >= 0:
-                    _count_unchanged(result)
-                else:
-                    yield from self._changed_in(path, stat, result)
+    def _changed_in(self, path: Path, stat: Stat, result: ImportResult) -> Iterator["Transcript"]:
+        # Without a changed file, no reader is loaded.
+        from ctxd.transcripts.discovery import transcripts
 
-    def _changed_in(self, path: Path, stat: Stat, result: ImportResult) -> Iterator[Transcript]:
         has_stored = False
         for source in transcripts(self._harness, path):
             if isinstance(source, Skipped):
@@ -73,17 +88,19 @@ class ChangedSources:
                 self._record.changed.add(path)
         self._databases.clear()
 
-    def find_again(self, path: str) -> Transcript | None:
+    def find_again(self, path: str) -> "Transcript | None":
         """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
+        from ctxd.transcripts.discovery import transcripts
+
         if path not in self._record.sources:
             return None
         for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
-            if isinstance(source, Transcript) and source.path == path:
+            if not isinstance(source, Skipped) and source.path == path:
                 return _as_recorded(source, self._record.sources[path])
         return None
 
 
-def _as_recorded(source: Transcript, known: SourceRecord) -> Transcript:
+def _as_recorded(source: "Transcript", known: SourceRecord) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
     that came since let it appear as the other: its chain would begin anew."""
     is_other = bool(known.size) and known.session == source.session and known.agent != source.agent

@@ -14,8 +14,8 @@ from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
-from ctxd.transcripts.discovery import changed_candidate, default_places
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.transcript_files import changed_candidate, default_places
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
     places = _places(harness, path)
-    is_single = path is not None and not path.is_dir()
+    if not watch and (unchanged := _unchanged(run, harness, places, dry_run=dry_run)) is not None:
+        _conclude(run, unchanged, path)
+        return
 
     async def imported() -> None:
         from ctxd import __version__
         from ctxd.cli.importer import TranscriptImport
-        from ctxd.cli.spool_maintenance import deliver_waiting
         from ctxd.process_setup import tune_gc
-        from ctxd.worker_threads import in_thread
         from ctxd_client import connect
 
         def progress(text: str) -> None:
@@ -81,13 +81,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
                     with anyio.move_on_after(_SAVED_S_MAX, shield=True), suppress(CallFailed):
                         await work.save(when_due=False)
             else:
-                if not dry_run:
-                    await in_thread(deliver_waiting, run.socket_path())
-                result = await work.run(places)
-                report(run, result)
-                if is_single and result.skipped and not result.sources:
-                    message = f"{path} was not imported: {result.skipped[0].reason}"
-                    raise Stop(FAILURE, message, hint=f"name a file that {harness} wrote", symbol="unreadable")
+                _conclude(run, await work.run(places), path)
 
     anyio.run(imported)
 
@@ -103,6 +97,24 @@ def _places(harness: HarnessCommand, path: Path | None) -> list[Path]:
         looked = ", ".join(map(str, home))
         raise Stop(NOT_FOUND, f"{harness} has no sessions in {looked}", hint="name a PATH", symbol="unreadable")
     return places
+
+
+def _unchanged(
+    run: Invocation, harness: HarnessCommand, places: Sequence[Path], *, dry_run: bool
+) -> "ImportResult | None":
+    """Deliver the events that wait, and return the outcome of an import that has nothing to read; None if it has. This
+    needs neither an event loop nor the modules that plan commits, which take longer to load than the files to check."""
+    from ctxd.cli.changed_sources import changed_files
+    from ctxd.cli.import_result import ImportResult
+    from ctxd.cli.import_state import stored_sources
+    from ctxd.cli.spool_maintenance import deliver_waiting
+
+    with run.client() as client:
+        known = stored_sources(client, harness)
+    if not dry_run:
+        deliver_waiting(run.socket_path())
+    result = ImportResult(harness, dry_run)
+    return result if next(changed_files(places, known, {}, result), None) is None else None
 
 
 async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessCommand, places: Sequence[Path]) -> None:
@@ -151,6 +163,14 @@ def _changed_place(harness: HarnessCommand, path: Path) -> Path | None:
 
 def _is_below(path: Path, places: Sequence[Path]) -> bool:
     return any(path == place or place in path.parents for place in places)
+
+
+def _conclude(run: Invocation, result: "ImportResult", path: Path | None) -> None:
+    """Print the outcome of an import from ``path``. Raises: Stop if that is a single file without a session."""
+    report(run, result)
+    if path is not None and not path.is_dir() and result.skipped and not result.sources:
+        message = f"{path} was not imported: {result.skipped[0].reason}"
+        raise Stop(FAILURE, message, hint=f"name a file that {result.harness} wrote", symbol="unreadable")
 
 
 def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = False) -> None:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from ctxd.transcripts.discovery import Skipped
 from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.transcript_files import Skipped
 
 
 class ImportResult(msgspec.Struct):

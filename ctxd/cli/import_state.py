@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from ctxd.capture.copied_lines import CopyEnd
-from ctxd.capture.import_plan_types import Start
-from ctxd.transcripts.discovery import Stat
+from ctxd.capture.import_plan_types import CopyEnd, Start
 from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.transcript_files import Stat
 from ctxd_client.errors import Conflict, NotFound
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, ArtifactGetResult
 
 if TYPE_CHECKING:
     from ctxd_client import Client
+    from ctxd_client.sync import SyncClient
 
 
 _Ends = defaultdict[str, list[tuple[str, int]]]
@@ -67,6 +67,39 @@ class SourceRecord(msgspec.Struct, array_like=True):
     start: Start | None = None
 
 
+class _StoredRecord:
+    """The parts of a record, as the daemon sends them: ``add`` each one, while ``offset`` is not None."""
+
+    def __init__(self, harness: HarnessCommand) -> None:
+        self.address = f"tag:{_tag(harness)}"
+        self.offset: int | None = 0
+        self._parts: list[bytes] = []
+
+    def add(self, part: ArtifactGetResult) -> None:
+        self.address, self.offset = part.artifact, part.next_offset
+        self._parts.append(part.data)
+
+    def decoded(self) -> dict[str, SourceRecord]:
+        try:
+            return msgspec.json.decode(b"".join(self._parts), type=dict[str, SourceRecord])
+        except msgspec.DecodeError:
+            return {}  # Written by another version of ctxd.
+
+
+def stored_sources(client: "SyncClient", harness: HarnessCommand) -> dict[str, SourceRecord]:
+    """Return the records of the imported sources of one harness, by path. Raises: CallFailed."""
+    stored = _StoredRecord(harness)
+    with suppress(NotFound):
+        while stored.offset is not None:
+            stored.add(client.artifact_get(stored.address, offset=stored.offset, limit=PIECE_BYTES_MAX))
+        return stored.decoded()
+    return {}
+
+
+def _tag(harness: HarnessCommand) -> str:
+    return f"import/{harness}"
+
+
 class ImportRecord:
     """Records of the imported sources of one harness, by path; ``changed``: the paths of unsaved records."""
 
@@ -74,7 +107,7 @@ class ImportRecord:
         self.sources: dict[str, SourceRecord] = {}
         self.changed: set[str] = set()
         self._client = client
-        self._tag = f"import/{harness}"
+        self._harness = harness
         self._saved_every_s = saved_every_s
         self._kept: str | None = None
         self.has_new = False
@@ -125,7 +158,7 @@ class ImportRecord:
                 mine = self.changed.copy()
                 address = await self._put(msgspec.json.encode(self.sources))
                 try:
-                    await self._client.artifact_tag(self._tag, artifact=address, expected=self._kept or "")
+                    await self._client.artifact_tag(_tag(self._harness), artifact=address, expected=self._kept or "")
                 except Conflict:
                     for path, theirs in (await self._stored()).items():
                         mine_of = self.sources.setdefault(path, theirs)
@@ -185,23 +218,15 @@ class ImportRecord:
         return ends, newest
 
     async def _stored(self) -> dict[str, SourceRecord]:
-        parts: list[bytes] = []
-        offset: int | None = 0
-        address = f"tag:{self._tag}"
-        while offset is not None:
+        stored = _StoredRecord(self._harness)
+        while stored.offset is not None:
             try:
-                found = await self._client.artifact_get(address, offset=offset, limit=PIECE_BYTES_MAX)
+                stored.add(await self._client.artifact_get(stored.address, offset=stored.offset, limit=PIECE_BYTES_MAX))
             except NotFound:
                 self._kept = None
                 return {}
-            address = found.artifact
-            parts.append(found.data)
-            offset = found.next_offset
-        self._kept = address
-        try:
-            return msgspec.json.decode(b"".join(parts), type=dict[str, SourceRecord])
-        except msgspec.DecodeError:
-            return {}  # Written by another version of ctxd.
+        self._kept = stored.address
+        return stored.decoded()
 
     async def _put(self, data: bytes) -> str:
         if len(data) <= PIECE_BYTES_MAX:

@@ -16,8 +16,8 @@ import anyio.lowlevel
 
 from ctxd.capture.copied_lines import CopyDetector, ImportedLines
 from ctxd.capture.event_deduplication import RecordedEvents
-from ctxd.capture.import_plan_types import CONTINUED, PlannedDelta, Repeated, Start
-from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
+from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Repeated, Start
+from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
 from ctxd.cli.call_failures import reason_of
 from ctxd.cli.changed_sources import ChangedSources
@@ -29,20 +29,11 @@ from ctxd.cli.origin_candidates import ImportOrigins
 from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
 from ctxd.transcripts.claude_sidecars import AgentCallers
-from ctxd.transcripts.discovery import (
-    Skipped,
-    Stat,
-    Transcript,
-    can_continue,
-    in_groups,
-    is_of_source,
-    lines_at,
-    lines_of,
-    source_reason,
-)
+from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_at, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, source_reason
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta

@@ -5,7 +5,7 @@ Separate from the import, which reads and commits: this does no I/O.
 
 from typing import TYPE_CHECKING
 
-from ctxd.capture.copied_lines import CopyEnd
+from ctxd.capture.import_plan_types import CopyEnd
 from ctxd.cli.import_state import ImportRecord, SourceRecord
 
 if TYPE_CHECKING:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 
-from ctxd.capture.import_plan_types import ROOT, Start
-from ctxd.capture.native_import_plan import PARSER, TranscriptPlan
+from ctxd.capture.import_plan_types import PARSER, ROOT, Start
+from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.cli.import_state import SourceRecord
 from ctxd.clock import Clock
-from ctxd.transcripts.discovery import TAIL_BYTES, Stat, Transcript, lines_of, stat_of
+from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+from ctxd.transcripts.transcript_files import Stat, stat_of
 from ctxd_client.errors import NotFound
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 

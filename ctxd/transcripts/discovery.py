@@ -1,10 +1,8 @@
-"""Discovery of a harness's transcripts: default places, the files there, and the session of each. Sources are only
-read."""
+"""Discovery of the sessions in the files of a harness: what each source is, and its lines. Sources are only read."""
 
 import os
-import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import IO, Any, Final, NamedTuple
 
@@ -22,6 +20,7 @@ from ctxd.transcripts.opencode_storage import (
 )
 from ctxd.transcripts.records import Record, as_text, decoded, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
+from ctxd.transcripts.transcript_files import Skipped, is_of_source, source_reason
 from ctxd_protocol.ids import captured_session_id
 
 _PEEKED: Final = 40
@@ -33,12 +32,6 @@ _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a file that are searched for the first record."""
 
 _TAIL_BYTES: Final = 256 * 1024
-_SUFFIXES: Final[dict[HarnessCommand, tuple[str, ...]]] = {
-    "claude": (".jsonl",),
-    "codex": (".jsonl", ".jsonl.zst"),
-    "pi": (".jsonl",),
-    "opencode": (".db", ".jsonl", ".json"),
-}
 _FORMATS: Final[dict[HarnessCommand, tuple[Format, ...]]] = {
     "claude": ("claude-code", "claude-stream-json"),
     "codex": ("codex", "codex-exec-json"),
@@ -47,25 +40,6 @@ _FORMATS: Final[dict[HarnessCommand, tuple[Format, ...]]] = {
 }
 _HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
 """Kinds of codex threads that the harness does not list."""
-
-_FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
-"""Modules whose errors mean a damaged source."""
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """A file or a session that is not imported, and the reason."""
-
-    path: str
-    reason: str
-
-
-class Stat(NamedTuple):
-    """Identity of a file's content: equal values mean an unchanged file. For a folder, size and time are -1."""
-
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
 
 
 class Transcript(NamedTuple):
@@ -97,68 +71,6 @@ class Transcript(NamedTuple):
     stored: StoredSession | None = None
 
 
-def default_places(harness: HarnessCommand, environment: Mapping[str, str], home: Path) -> list[Path]:
-    """Return the places where a harness keeps its sessions, whether or not they exist."""
-    match harness:
-        case "claude":
-            configured = environment.get("CLAUDE_CONFIG_DIR")
-            roots = [Path(configured)] if configured else [home / ".claude", home / ".config/claude"]
-            return [root / "projects" for root in roots]
-        case "codex":
-            root = Path(environment.get("CODEX_HOME") or home / ".codex")
-            return [root / "sessions", root / "archived_sessions"]
-        case "pi":
-            if sessions := environment.get("PI_CODING_AGENT_SESSION_DIR"):
-                return [Path(sessions)]
-            return [Path(environment.get("PI_CODING_AGENT_DIR") or home / ".pi/agent") / "sessions"]
-        case "opencode":
-            data = Path(environment.get("XDG_DATA_HOME") or home / ".local/share") / "opencode"
-            if chosen := environment.get("OPENCODE_DB"):
-                return [data / chosen]
-            return [*sorted(data.glob("opencode*.db")), data / "storage", *sorted(data.glob("project/*/storage"))]
-
-
-def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]:
-    """Yield the files below ``place`` that may be transcripts, sorted by name; symlinks to folders are not followed."""
-    if not place.is_dir():
-        yield place
-        return
-    if harness == "opencode" and (place / "session").is_dir():
-        yield place
-        return
-
-    refused: list[OSError] = []
-    for folder, folders, files in os.walk(place, onerror=refused.append):
-        folders.sort()
-        if harness == "opencode" and "storage" in folders and (Path(folder) / "storage" / "session").is_dir():
-            folders.remove("storage")
-            yield Path(folder) / "storage"
-        for name in sorted(files):
-            if name.endswith(_SUFFIXES[harness]):
-                if name.endswith(".zst") and name.removesuffix(".zst") in files:
-                    yield Skipped(os.path.join(folder, name), "the same rollout is there uncompressed")
-                else:
-                    yield Path(folder, name)
-    for error in refused:
-        yield Skipped(str(error.filename), str(error.strerror))
-
-
-def stat_of(path: Path) -> Stat:
-    """Return the identity of a file's content; that of a database includes its write-ahead log. Raises: OSError, also
-    for special files."""
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
-        return Stat(found.st_dev, found.st_ino, -1, -1)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(0, "not a regular file", str(path))
-    size, changed = found.st_size, found.st_mtime_ns
-    if path.suffix == ".db":
-        log = path.with_name(path.name + "-wal")
-        if log.exists():
-            size, changed = size + log.stat().st_size, max(changed, log.stat().st_mtime_ns)
-    return Stat(found.st_dev, found.st_ino, size, changed)
-
-
 def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Skipped]:
     """Yield the sources in a candidate; a database or a folder of opencode holds several."""
     try:
@@ -179,27 +91,6 @@ def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Sk
         if not is_of_source(error):
             raise
         yield Skipped(str(path), source_reason(error))
-
-
-def is_of_source(error: Exception) -> bool:
-    """Return True for an error that a source causes: a damaged database or zstd frame, or a missing file."""
-    return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
-
-
-def source_reason(error: Exception) -> str:
-    """Return the reason of an error that a source causes."""
-    return (error.strerror if isinstance(error, OSError) else "") or str(error)
-
-
-def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
-    """Return the candidate to which a changed ``path`` belongs, None for other files."""
-    if harness == "opencode":
-        for folder in path.parents:
-            if folder.name == "storage" and (folder / "session").is_dir():
-                return folder
-        if path.name.endswith((".db-wal", ".db-shm", ".db-journal")):
-            path = path.with_name(path.name.rpartition("-")[0])
-    return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
 
 
 TAIL_BYTES: Final = 16 * 1024

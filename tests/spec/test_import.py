@@ -14,8 +14,9 @@ import pytest
 
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.importer import TranscriptImport
-from ctxd.transcripts.discovery import Stat, Transcript, default_places
+from ctxd.transcripts.discovery import Transcript
 from ctxd.transcripts.source_lines import zstd
+from ctxd.transcripts.transcript_files import Stat, default_places
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import Commit

@@ -304,3 +304,31 @@ def test_a_dry_run_commits_no_pending_events_and_delivers_no_waiting_ones(
         assert len(harness.waiting()) == 1
         assert json.loads(ctx(daemon, *words, **environ).stdout) == {**dry, "dry_run": False}
         assert harness.waiting() == [] and len(commits(client, claude.id)) > 1
+
+
+@pytest.mark.requirement("IMP-2")
+def test_an_import_without_changes_delivers_what_waits_and_loads_neither_event_loop_nor_readers(
+    harness: Harness, claude: Claude, tmp_path: Path
+) -> None:
+    daemon, folder = harness.daemon, tmp_path / "transcripts"
+    write(folder / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    (folder / "other.jsonl").symlink_to("nowhere")
+    assert imported(daemon, "claude", folder)["commits"] == 1
+    daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    daemon.start()
+    program = (
+        "import sys\nfrom ctxd.cli.main import run\nassert run(sys.argv[1:]) == 0\n"
+        "heavy = {'asyncio', 'ctxd.cli.importer', 'ctxd.transcripts.discovery'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    environ = {**os.environ, "CTXD_SOCKET": daemon.socket, "HOME": str(harness.home), "XDG_STATE_HOME": ""}
+    words = ("import", "claude", str(folder), "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert (result["unchanged"], result["imported"], result["commits"]) == (1, 0, 0)
+    assert [each["path"] for each in result["skipped"]] == [str(folder / "other.jsonl")]
+    assert harness.waiting() == []

@@ -11,9 +11,10 @@ from ctxd.capture import native_import_plan
 from ctxd.capture.import_plan_types import Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.transcripts.discovery import Skipped, candidates, lines_of, transcripts
+from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.format_detection import read
 from ctxd.transcripts.source_lines import SourceLine
+from ctxd.transcripts.transcript_files import Skipped, candidates
 from tests.unit.transcripts.test_real_transcripts import FILES, ROOT
 
 pytestmark = pytest.mark.requirement("IMP-3")

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.capture import native_import_plan, spawning_calls
+from ctxd.capture import import_plan_types, native_import_plan, spawning_calls
 from ctxd.cli import changed_sources, importer, source_reading
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.importer import TranscriptImport
@@ -53,7 +53,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         return None if found is not None and found.text.startswith("<") else found
 
     for module in (changed_sources, importer, source_reading):
-        monkeypatch.setattr(module, "PARSER", native_import_plan.PARSER - 1)
+        monkeypatch.setattr(module, "PARSER", import_plan_types.PARSER - 1)
     monkeypatch.setattr(native_import_plan, "turn_in", no_tags)
     monkeypatch.setattr(spawning_calls, "_SPAWNING", frozenset())
     yield monkeypatch

@@ -15,10 +15,11 @@ from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.discovery import Skipped, lines_of, transcripts
+from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.records import id_of
 from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd.transcripts.transcript_files import Skipped
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from tests.unit.transcripts.test_real_transcripts import FILES, ROOT

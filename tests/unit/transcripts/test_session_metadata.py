@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctxd.transcripts.discovery import Skipped, lines_of, transcripts
+from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.session_metadata import SessionFacts
+from ctxd.transcripts.transcript_files import Skipped
 from ctxd_protocol.session_types import RecordedSession
 
 pytestmark = pytest.mark.requirement("LST-11")
