@@ -42,7 +42,7 @@ from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
-from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, tune_gc
+from ctxd.process_setup import has_terminal, have_descriptors, tune_gc, tune_malloc
 from ctxd.projection.ownership_checks import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, build_table, complete
@@ -488,7 +488,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     service_manager = ServiceManager.of(os.environ)
     have_descriptors()
     tune_gc()
-    return_large_blocks()
+    tune_malloc()
     scanner = scanner_from(config)
     # The lock on the state directory, which has the key, is not held yet: tags in the log are valid for this run only.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 _COLLECTED_AT: Final = 20_000
 """Allocations minus deallocations after which the collector runs: about 1,000 writes, a few ms."""
 
+_M_ARENA_MAX: Final = -8
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_BYTES: Final = 512 * 1024
 """Bytes from which a block gets its own mapping, which costs less than filling the block."""
@@ -41,14 +42,19 @@ def tune_gc() -> None:
     gc.set_threshold(_COLLECTED_AT, 20, 20)
 
 
-def return_large_blocks() -> None:
-    """Make the C library map each large block separately, so that freeing it returns the memory to the system.
+def tune_malloc() -> None:
+    """Make the C library keep less freed memory: map each large block separately, so that freeing it returns the memory
+    to the system, and use one heap for all threads. Call it before threads are started.
 
     Otherwise glibc raises its threshold when the first large blocks are freed, keeps later ones in its heap, and the
-    daemon stays as large as its largest replies.
+    daemon stays as large as its largest replies. A heap of its own for each thread would spare waits for a lock, but
+    threads that hold the interpreter's lock do not wait for each other, and each heap keeps the free blocks that the
+    others need.
     """
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+        library.mallopt(_M_ARENA_MAX, 1)
 
 
 def leave(code: int) -> NoReturn:

@@ -46,7 +46,7 @@ from ctxd.objects.document import Artifact
 from ctxd.worker_threads import yield_to_other_threads
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
-_PIECE_BYTES: Final = 256 * 1024  # Below the mmap threshold of ``process_setup.return_large_blocks``.
+_PIECE_BYTES: Final = 256 * 1024  # Below the mmap threshold of ``process_setup.tune_malloc``.
 _LOOKED_UP: Final = 256
 """Chunks per look-up."""
 

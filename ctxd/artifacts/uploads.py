@@ -18,7 +18,7 @@ KEPT_MS: Final = 24 * 3_600_000
 """Milliseconds for which an upload is kept after its newest piece."""
 
 _READ_BYTES: Final = 256 * 1024
-"""Below the C library's mmap threshold: see ``process_setup.return_large_blocks``."""
+"""Below the C library's mmap threshold: see ``process_setup.tune_malloc``."""
 
 
 class Uploads:
