@@ -7,7 +7,9 @@ A harness starts one server for each of its sessions. The session of a call is t
 captures the harness's own, ``$CTXD_SESSION``, and the default of every other command.
 """
 
+import json
 import os
+import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from ctxd import __version__
 from ctxd.cli.call_failures import stop_for
@@ -86,7 +89,8 @@ def serve(run: Invocation, session: str | None) -> None:
                     async for message in received:
                         while handlers.calls + answered.statistics().tasks_waiting_send >= REQUESTS_MAX:
                             await handlers.ended.wait()
-                        await requests.send(message)
+                        request = message if isinstance(message, SessionMessage) else _mended(message)
+                        await (requests.send(request) if request is not None else sent.send(_refusal(message)))
 
             async def write() -> None:
                 async with sent:
@@ -98,10 +102,40 @@ def serve(run: Invocation, session: str | None) -> None:
             group.start_soon(write)
             await server.run(taken, answered, options)
 
+    if sys.stdin is None:
+        raise Stop(FAILURE, "standard input is closed", hint="a harness starts ctx mcp itself", symbol="input_failed")
     try:
         anyio.run(served)
-    except* (BrokenPipeError, ConnectionResetError):
+    except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
         pass
+
+
+def _mended(error: Exception) -> SessionMessage | None:
+    """Return the message that could not be read because it has half a surrogate pair, as JavaScript writes it for a cut
+    text, with a replacement character; None for other errors."""
+    try:
+        message = json.dumps(json.loads(_unread(error, str)), ensure_ascii=False)
+        text = message.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refusal(error: object) -> SessionMessage:
+    """Return the reply to a message that is no request."""
+    is_json = not _unread(error, str)
+    id = _unread(error, dict).get("id")
+    code, message = (types.INVALID_REQUEST, "not a JSON-RPC request") if is_json else (types.PARSE_ERROR, "not JSON")
+    found = types.ErrorData(code=code, message=message)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=id if type(id) in (int, str) else None, error=found))
+
+
+def _unread(error: object, kind: type[T]) -> T:
+    """Return what could not be read: the line if it is not JSON, else the object; empty if it is the other one."""
+    for each in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
+        if isinstance(each["input"], kind) and each["type"] in ("json_invalid", "missing", "model_type"):
+            return each["input"]
+    return kind()
 
 
 class _Handlers:

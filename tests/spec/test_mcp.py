@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from select import select
 from threading import Thread
@@ -208,6 +209,49 @@ def test_calls_at_the_same_time_are_all_answered(daemon: Running, s: SyncSession
 
     run(scene)
     assert set(s.view().session.pinned_set) == set(ids)
+
+
+@pytest.mark.requirement("MCP-4")
+def test_a_message_that_is_no_request_is_answered_and_a_cut_text_is_read(daemon: Running, s: SyncSession) -> None:
+    call = '{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"context_search","arguments":{"query":%s}}}'
+    messages = [
+        '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
+        '"clientInfo":{"name":"x","version":"1"}}}',
+        '{"jsonrpc":"2.0","method":"notifications/initialized"}',
+        call % (1, '"cut \\ud83d"'), '{"jsonrpc":"2.0","id":2,"method":5}', "{broken", "[1]",
+        call % (3, '{"a":' * 5000 + "1" + "}" * 5000),
+    ]  # fmt: skip
+    with serving(daemon, CTXD_SESSION=s.id) as server:
+        assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+        server.stdin.write("".join(f"{each}\n" for each in messages).encode())
+        server.stdin.flush()
+        replies = [json.loads(server.stdout.readline()) for _ in range(6)]
+        server.stdin.close()
+        assert (server.wait(30), server.stderr.read()) == (0, b"")
+    found = {(reply["id"], reply.get("error", {}).get("code")) for reply in replies}
+    assert {(0, None), (1, None), (2, -32600), (None, -32700), (None, -32600)} <= found
+    assert len(found) in (5, 6)
+
+
+@pytest.mark.requirement("MCP-4")
+def test_a_harness_that_goes_away_leaves_no_traceback(daemon: Running, s: SyncSession) -> None:
+    with serving(daemon, CTXD_SESSION=s.id) as server:
+        assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+        server.stdout.close()
+        for _ in range(20):
+            try:
+                server.stdin.write(b"{broken\n")
+                server.stdin.flush()
+            except BrokenPipeError:
+                break
+            time.sleep(0.1)
+        with suppress(BrokenPipeError):
+            server.stdin.close()
+        assert (server.wait(30), server.stderr.read()) == (0, b"")
+    environ = {**ENVIRON, "CTXD_SOCKET": daemon.socket}
+    done = subprocess.run(f"{CTX} mcp <&-", shell=True, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("ctx: standard input is closed")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.requirement("MCP-5")
