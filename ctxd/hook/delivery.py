@@ -130,6 +130,7 @@ class HookRun:
             self._is_safe = True
             return reply
         waiting = make_spool(self._socket, os.environ)
+        name = waiting.after_waiting(name) if may_wait else name
         if sent == REFUSED:
             reason, reply = code_of(reply), b""
         else:

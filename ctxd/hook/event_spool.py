@@ -17,6 +17,9 @@ WAITING_BYTES_MAX = 256 * 1024 * 1024
 DRAFT_S = 60.0
 """Age in seconds from which a draft is assumed to have been left by a killed hook."""
 
+CLOCK_NS = 10_000_000_000
+"""Nanoseconds by which a waiting event may be newer than the next one: hooks that run at once end in any order."""
+
 SUFFIX = ".event"
 DRAFT = ".draft"
 LOST = "lost"
@@ -55,6 +58,11 @@ class EventSpool:
     def names(self) -> list[str]:
         """The file names of waiting events, oldest first."""
         return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
+
+    def after_waiting(self, name: str) -> str:
+        """Return ``name``, or one after the newest waiting event if that is much later, as the clock was set back."""
+        newest = max((each for each in self.names() if each[:20].isdigit()), default=name)[:20]
+        return f"{int(newest) + 1:020}{name[20:]}" if int(newest) > int(name[:20]) + CLOCK_NS else name
 
     def drafts(self) -> list[str]:
         """The file names of events that a hook is writing, or was writing when it was killed."""

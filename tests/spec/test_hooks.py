@@ -234,6 +234,20 @@ def test_events_wait_for_the_daemon_and_the_next_hook_delivers_them_in_order(har
 
 
 @pytest.mark.requirement("HOK-3")
+def test_events_that_wait_are_delivered_in_order_although_the_clock_was_set_back(harness: Harness) -> None:
+    harness.daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    (first,) = harness.waiting()
+    # As if the first event had come an hour later.
+    first.rename(first.with_name(f"{int(first.name[:20]) + 3600 * 10**9:020}{first.name[20:]}"))
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    harness.daemon.start()
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    assert texts(events(harness)) == ["one", "two", "three"]
+    assert harness.waiting() == []
+
+
+@pytest.mark.requirement("HOK-3")
 def test_an_event_whose_reply_was_lost_is_recorded_once(harness: Harness) -> None:
     """The daemon has the event, and the hook is not answered: it waits, and comes again."""
     lost = harness.daemon.socket
