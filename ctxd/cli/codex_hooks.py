@@ -132,7 +132,7 @@ def _settings(text: str) -> dict[str, Any]:
     try:
         # Floats as text, since nan is not equal to itself.
         return tomllib.loads(text, parse_float=str)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UnsuitableFile(f"it is not valid TOML: {error}") from None
 
 

@@ -1,5 +1,6 @@
 """The program ``ctx``: its commands by name, and the reporting of failures."""
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -143,6 +144,9 @@ def _stop_for(error: Exception) -> Stop | None:
         return stop_for(error)
     if isinstance(error, ConfigError):
         return Stop(FAILURE, str(error), symbol="config")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        # Path.exists() and its like raise this one.
+        return Stop(FAILURE, f"{str(error.filename)[:80]}…: the name is too long", symbol="unreadable")
     return None
 
 

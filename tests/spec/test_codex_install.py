@@ -192,3 +192,17 @@ def test_hooks_that_codex_has_disabled_are_reported_and_enabled_again(tmp_path: 
     assert state(tmp_path)["state"] == "disabled"
     assert ctx(tmp_path, "install", "codex").returncode == 0
     assert file.read_text() == whole and state(tmp_path)["state"] == "connected"
+
+
+@pytest.mark.requirement("HOK-12")
+@pytest.mark.parametrize("text", ["model = \n", f"model = {'9' * 5000}\n"])
+@pytest.mark.parametrize("words", [("install", "codex"), ("uninstall", "codex"), ("install", "status")])
+def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    file = written(tmp_path, "codex", text)
+    done = ctx(tmp_path, *words)
+    assert "Traceback" not in done.stderr
+    if words[-1] == "status":
+        assert re.search(rf"codex +(\S+) +{re.escape(str(file))}", done.stdout)
+    else:
+        assert f"{file}: it is not valid TOML" in done.stderr and done.stderr.count("\n") == 1
+    assert file.read_text() == text
