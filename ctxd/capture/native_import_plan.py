@@ -13,12 +13,20 @@ from typing import Final
 
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
+from ctxd.capture.line_ids import LineIds
 from ctxd.capture.spawning_calls import SpawningCalls, spawns
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import BegunTurn, Branch, Repetitions, replacement_in, rolled_back, turn_in
-from ctxd.formats.compacted_window import HISTORY, newest_within
-from ctxd.formats.delta_formats import measure_event, tokens_of
-from ctxd.transcripts.claude_code import Segment, is_typed, preserved
+from ctxd.capture.transcript_branch import (
+    BegunTurns,
+    Branch,
+    LineTimes,
+    replacement_in,
+    rolled_back,
+    turn_in,
+)
+from ctxd.formats.compacted_window import HISTORY
+from ctxd.formats.delta_formats import tokens_of
+from ctxd.transcripts.claude_code import Segment, compaction_metadata, is_rewind, is_typed, preserved
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
@@ -64,21 +72,20 @@ class TranscriptPlan:
         self._start, self._agent = start, agent
         self.starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
-        self._repetitions = Repetitions()
-        self._nodes: dict[int, int] = {}
+        self._ids = LineIds()
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
         self._branches: list[Branch] = []
         self._main: Branch | None = None
         self._agents: dict[str, Branch] = {}
         self.spawning = SpawningCalls()
-        self._turns: list[BegunTurn] = []
+        self._turns = BegunTurns()
+        self._clock = LineTimes()
         self._task: Start | None = None
         self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
-        self._last_kept: int | None = None
-        self._relinked: dict[int, int] = {}
+        self._last_kept: str | None = None
         self._aside: dict[int, int] = {}  # Lines beside a turn, each with the line that it follows.
         self._tail: str | None = None
         self._pending = 0
@@ -88,6 +95,7 @@ class TranscriptPlan:
         self.branch_points: list[int] = []
         """The line after which each branch of the conversation begins; -1 for one that follows none."""
         self._continued, self._summaries = set[int](), set[int]()
+        self._place = 0  # Of the line that is added.
         self._to: Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
@@ -107,7 +115,7 @@ class TranscriptPlan:
     def add(self, line: SourceLine, place: int | None = None) -> Iterator[PlannedDelta]:
         """Take the next line of the source, and yield the commits that are due before and after it. ``place``: returned
         by ``reserve`` for this line."""
-        place = self.reserve(line) if place is None else place
+        self._place = place = self.reserve(line) if place is None else place
         if not line.to_store:
             return
         record = line.record or {}
@@ -115,14 +123,14 @@ class TranscriptPlan:
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
-        if self._repetitions.note(id, line.to_store) and not self.keeps_cuts:
+        if self._ids.is_repetition(id, line.to_store) and not self.keeps_cuts:
             self.copied += 1
             return
         if self.recorded is not None:
             line, events = self._unrecorded(self.recorded, line, events)
             record = line.record or {}
             if not line.to_store:
-                self._pass_over(id, record)
+                self._ids.pass_over(id, record)
                 return
         self._to = None
         yield from self._route(self, record, events)
@@ -130,7 +138,7 @@ class TranscriptPlan:
         if (begun := turn_in(events)) is not None and not branch.agent:
             if branch.has_spoken and not self.keeps_cuts:
                 yield self._cut(branch, "turn_boundary")
-            self._turns.append(BegunTurn.of(begun, self._task or branch.start, place))
+            self._turns.add(begun, self._task or branch.start, place)
             self._task, self._is_task_begun, self._has_turn = None, False, True
         compaction = replacement_in(events)
         if compaction is not None:
@@ -138,10 +146,7 @@ class TranscriptPlan:
         self._append(branch, place, line.to_store, events)
         branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
         self._note_kept(record)
-        if id is not None and self._nodes.setdefault(hash(id), place) == place:
-            # A message that a compaction keeps may be written only after it.
-            self._relinked.pop(hash(id), None)
-        self._note_sent_as(record, place)
+        self._ids.note(id, record, place)
         self.spawning.note(events, place)
         yield from self._due(branch, events, compaction)
 
@@ -156,7 +161,7 @@ class TranscriptPlan:
         if not self._is_continued and recorded.note_continuing(found, events):
             self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
             # Its parent line is in the session's own chain, whichever chain has the last line that was not left out.
-            self._nodes.pop(hash(parent_of(record_of(line.record))), None)
+            self._ids.forget(parent_of(record_of(line.record)))
         return found, events
 
     def _due(
@@ -166,7 +171,8 @@ class TranscriptPlan:
         if compaction is not None:
             kept = self._kept(compaction, branch)
             if self._last_kept is not None:
-                self._relinked[self._last_kept], self._last_kept = branch.last, None
+                self._ids.relink(self._last_kept, branch.last)
+                self._last_kept = None
             self._summaries.add(self.starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif not self.keeps_cuts and spawns(events):
@@ -183,31 +189,18 @@ class TranscriptPlan:
         self.copied += 1
         self.outside[here] = origin, place
         self._start, self._main = origin.at_line(place), None
-        if (id := id_of(record)) is not None:
-            self._nodes[hash(id)] = here
-        self._note_sent_as(record, here)
+        self._ids.note_copied(id_of(record), record, here)
         if self._route is not _codex:
             return
         if (begun := turn_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
-            self._turns.append(BegunTurn.of(begun, before, here))
-        elif turns := rolled_back(record_of(record.get("payload"))):
-            self._take_back(turns)
+            self._turns.add(begun, before, here)
+        elif (turns := rolled_back(record_of(record.get("payload")))) and self._turns:
+            self._turns.take_back(turns)
 
     def begin_after(self, origin: "TranscriptPlan") -> None:
         """Begin after the end of ``origin`` if no message was skipped as its copy."""
         if self._main is None and not any(there._spoken[place] for there, place in self.outside.values()):
             self._start = origin.at_spawn()
-
-    def _note_sent_as(self, record: Record, place: int) -> None:
-        """Note the earlier id of a prompt that Claude Code has stored anew: later records may name that as parent."""
-        if earlier := as_text(record.get("sentAsUuid")):
-            self._nodes.setdefault(hash(earlier), place)
-
-    def _pass_over(self, id: str | None, record: Record) -> None:
-        """Attach the children of a record that is left out to its parent."""
-        if id is not None and (place := self._nodes.get(hash(parent_of(record)))) is not None:
-            self._nodes.setdefault(hash(id), place)
-            self._note_sent_as(record, place)
 
     @property
     def pending(self) -> tuple[int, bool]:
@@ -250,9 +243,12 @@ class TranscriptPlan:
         place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
-    def at_spawn(self, *keys: str) -> Start:
-        """Return the start of the chain of the sub-agent with ``keys``: after its call, else at the newest commit."""
-        if (place := self.spawning.line(keys)) is not None:
+    def at_spawn(self, *keys: str, began: int | None = None) -> Start:
+        """Return the start of the chain of the sub-agent with ``keys``: after its call, else after the last line before
+        ``began``, in ms since 1970, else at the newest commit."""
+        place = self.spawning.line(keys)
+        place = self._clock.last_before(began) if place is None and began is not None else place
+        if place is not None:
             return self.at_line(place)
         main = self._main
         if main is not None and main.start.source == self.source:
@@ -291,8 +287,10 @@ class TranscriptPlan:
 
     def _begin_anew(self, events: Sequence[Event]) -> None:
         """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
+        if (main := self._main) is not None and main.number and main.begin == ROOT and main.last_spoken < 0:
+            return
         is_new_turn = self.recorded is None and (self._has_turn or self.copied) and any(map(is_typed, events))
-        if is_new_turn or (self._main is not None and self._main.last_spoken >= 0):
+        if is_new_turn or (main is not None and main.last_spoken >= 0):
             self._main = self._to = self._branch(Start())
             self.branch_points.append(-1)
 
@@ -301,7 +299,7 @@ class TranscriptPlan:
         before the prompt with which a branch begins."""
         is_before = self._branches[self._branch_of[place]].last_typed > place
         if place in self._aside or (is_before and not any(isinstance(event, _SPOKEN) for event in events)):
-            self._aside[self.size - 1] = place
+            self._aside[self._place] = place
 
     def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
         """Begin a branch after line ``place``, with the lines up to it that are beside a turn."""
@@ -326,30 +324,21 @@ class TranscriptPlan:
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
 
     def _append(self, branch: Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
-        branch.lines.append(line)
-        branch.places.append(place)
-        branch.size += len(line)
-        branch.last = place
-        branch.last_typed = place if any(map(is_typed, events)) else branch.last_typed
+        at = branch.append(place, line, events)
         self._branch_of[place] = branch.number
         self._pending += len(line)
-        at: int | None = None
+        if at is not None and branch.agent == self._agent:
+            self.newest = max(self.newest or 0, at)
+            self._clock.note(at, place)
         for event in events:
             self.counts[str(event.__struct_config__.tag)] += 1
-            messages, size = measure_event(event)
-            branch.messages += messages
-            branch.text += size
             if event.at is not None:
-                at = max(at or 0, event.at)
-                if branch.agent == self._agent:
-                    self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, _SPOKEN) or turn_in((event,)) is not None:
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
             elif self._route is _pi and changes_window(event):
                 self._spoken[place] = True
-        branch.times.append(at)
 
     def _cut(
         self,
@@ -394,9 +383,9 @@ class TranscriptPlan:
 
     def _note_kept(self, record: Record) -> None:
         """Remember the messages that the compaction after this record leaves in the window."""
-        if ids := preserved(record_of(record.get("compactMetadata"))):
-            self._preserved = sorted(self._nodes[hash(id)] for id in ids if hash(id) in self._nodes)
-            self._is_segment, self._last_kept = isinstance(ids, Segment), hash(ids[-1])
+        if ids := preserved(compaction_metadata(record)):
+            self._preserved = sorted(place for id in ids if (place := self._ids.place(id)) is not None)
+            self._is_segment, self._last_kept = isinstance(ids, Segment), ids[-1]
         for part in records_of(record.get("parts")):
             if part.get("type") == "compaction":
                 self._tail = as_text(part.get("tail_start_id")) or None
@@ -407,7 +396,7 @@ class TranscriptPlan:
         meta = compaction.meta or {}
         first, self._tail = compaction.kept_from or self._tail, None
         index = number_of(meta.get("firstKeptEntryIndex"))
-        if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
+        if first is not None and first != compaction.id and (start := self._ids.place(first)) is not None:
             # pi shows only the newest of several summaries.
             older = self._summaries if self._route is _pi else ()
             return tuple(each for each in self._path(start, branch.start) if each.start not in older)
@@ -417,21 +406,8 @@ class TranscriptPlan:
             path, last = self._path(places[0], branch.start), self.line(places[-1])
             return tuple(path[: path.index(last) + 1]) if last in path else ()
         if self._route is _codex and not meta.get(HISTORY):
-            places = self._recent_prompts()
+            places = self._turns.recent_prompts()
         return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
-
-    def _take_back(self, turns: int) -> Start:
-        """Forget the newest turns. Returns: the start of the first of them."""
-        first = max(0, len(self._turns) - turns)
-        start = self._turns[first].start if self._turns else self._start
-        del self._turns[first:]
-        return start
-
-    def _recent_prompts(self) -> list[int]:
-        """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
-        prompts = [turn for turn in self._turns if turn.size]
-        kept = newest_within(turn.size for turn in reversed(prompts))
-        return [turn.place for turn in prompts[len(prompts) - kept :]]
 
     def line(self, place: int) -> Repeated:
         """Return line ``place`` as a line to repeat."""
@@ -484,10 +460,13 @@ def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
 
 def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
     """Route by ``parentUuid``. A branch begins with a typed prompt: siblings of other kinds belong to one step."""
+    if is_rewind(record):
+        yield from _rewind(plan, as_text(record.get("leafUuid")))
+        return
     is_boundary = record.get("subtype") == _BOUNDARY
     parent = as_text(record.get("parentUuid")) or (as_text(record.get("logicalParentUuid")) if is_boundary else "")
     # Children of the last message that a compaction kept follow the compaction.
-    place = plan._relinked.get(hash(parent), plan._nodes.get(hash(parent))) if parent else None
+    place = plan._ids.followed(parent)
     if record.get("isSidechain") and not plan._agent:
         named = as_text(record.get("agentId"))
         if not named and place is not None and place not in plan.outside:
@@ -500,8 +479,12 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
         if not is_boundary:
             plan._begin_anew(events)
         return
-    if place is None:
-        return
+    if place is not None:
+        yield from _claude_child(plan, place, events)
+
+
+def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route a record of the conversation after its parent at ``place``."""
     if place in plan.outside:
         if any(map(is_typed, events)) and not plan._goes_on_from(place):
             yield from plan._after(place)
@@ -516,6 +499,29 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     plan._main = plan._to
 
 
+def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
+    """Go on after the message ``leaf``, or anew without it: later records that name it follow this one."""
+    if plan.keeps_cuts or plan.recorded is not None or plan._agent:
+        return
+    place = plan._ids.place(leaf)
+    if not leaf:
+        plan._begin_anew([])
+    elif place is None or (place in plan.outside and plan._goes_on_from(place)):
+        return
+    elif place in plan.outside:
+        yield from plan._after(place)
+    elif (branch := plan._branches[plan._branch_of[place]]).agent:
+        return
+    elif branch is plan._main and branch.last_spoken <= place:
+        plan._to = branch
+    else:
+        # A chain of its own is as new as the rewind.
+        yield from plan._after_turn(place)
+    if plan._to is not None:
+        plan._main = plan._to
+        plan._ids.relink(leaf, plan._place)
+
+
 def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
     """Route by ``parentId`` alone. An entry without one, or with an unknown one, is a root."""
     if "parentId" not in record:
@@ -524,7 +530,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
             plan._entries.append(plan.size - 1)
         return
     parent = record.get("parentId")
-    place = plan._nodes.get(hash(parent)) if isinstance(parent, str) else None
+    place = plan._ids.place(as_text(parent))
     if place is None:
         plan._begin_anew(events)
     elif place in plan.outside:
@@ -560,8 +566,9 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
     if (turns := rolled_back(payload)) and plan._turns:
         if main.lines:
             yield plan._cut(main, "turn_boundary")
-        plan.branch_points.append(plan._turns[max(0, len(plan._turns) - turns)].place - 1)
-        plan._main = plan._to = plan._branch(plan._take_back(turns))
+        first = plan._turns.take_back(turns)
+        plan.branch_points.append(first.place - 1)
+        plan._main = plan._to = plan._branch(first.start)
 
 
 def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
@@ -574,7 +581,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
     main = plan._main_branch()
     if message and main.lines:
         yield plan._cut(main, "session_end")
-    first = plan._nodes.get(hash(message), 0)
+    first = plan._ids.place(message) or 0
     # If the revert names a part of a message, the parts before it stay.
     place = first if is_part else first - 1
     if first and (plan._commit_of[place] or place in plan.outside):

@@ -7,11 +7,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
+from ctxd.transcripts.records import Record, as_text, record_of
+from ctxd_protocol.event_types import Event, OpaqueEvent, ToolCallEvent, ToolResultEvent
 
 _SPAWNING: Final = frozenset({"Task", "Agent", "Workflow", "task", "spawn_agent", "subagent"})
 """Tools that start a sub-agent, or several."""
 
+_STARTED: Final = frozenset({"event_msg.sub_agent_activity", "event_msg.collab_agent_spawn_end"})
+"""Events of codex that name a new sub-agent and its call, whose result may have no name that its file has too."""
+
+_TASK: Final = re.compile(r'"task_name":\s*"(/[^"\\]+)"')
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -33,6 +38,9 @@ class SpawningCalls:
             elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
                 for name in _spawned_in(event):
                     self._results.setdefault(name, call)
+            elif isinstance(event, OpaqueEvent) and event.kind in _STARTED:
+                name, spawner = _started_in(record_of(event.data))
+                self._results.setdefault(name, self._calls.get(spawner, place))
 
     def line(self, keys: Iterable[str]) -> int | None:
         """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""
@@ -53,3 +61,12 @@ def _spawned_in(result: ToolResultEvent) -> Iterator[str]:
         case {"metadata": {"sessionId": str(name)} | {"sessionID": str(name)}}:
             yield name
     yield from _UUID.findall(result.text[:4096])
+    yield from _TASK.findall(result.text[:4096])
+
+
+def _started_in(data: Record) -> tuple[str, str]:
+    """Return the thread of a new sub-agent of codex and the call that spawned it; empty for other activities."""
+    if data.get("kind", "started") != "started":
+        return "", ""
+    thread = as_text(data.get("agent_thread_id")) or as_text(data.get("new_thread_id"))
+    return thread, as_text(data.get("event_id")) or as_text(data.get("call_id"))

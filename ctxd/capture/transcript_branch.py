@@ -3,12 +3,15 @@
 Separate from ``native_import_plan``, as the routes of that module only choose between such chains.
 """
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ctxd.capture.import_plan_types import Start
-from ctxd.formats.compacted_window import FROM_AGENT, replaces
+from ctxd.formats.compacted_window import FROM_AGENT, newest_within, replaces
 from ctxd.formats.delta_formats import measure_event
+from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.records import Record, number_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
 
@@ -35,6 +38,20 @@ class Branch:
         self.is_counted = True
         self.has_spoken = self.ends_with_boundary = False
 
+    def append(self, place: int, line: bytes, events: Sequence[Event]) -> int | None:
+        """Add a line with ``events``. Returns: the newest time in them."""
+        self.lines.append(line)
+        self.places.append(place)
+        self.size += len(line)
+        self.last = place
+        self.last_typed = place if any(map(is_typed, events)) else self.last_typed
+        for event in events:
+            messages, size = measure_event(event)
+            self.messages += messages
+            self.text += size
+        self.times.append(max((event.at for event in events if event.at is not None), default=None))
+        return self.times[-1]
+
     def give(self, places: Sequence[int], to: "Branch") -> list[int]:
         """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others. Cost:
         the lines of this chain and ``places``, each once."""
@@ -59,18 +76,24 @@ def replacement_in(events: Sequence[Event]) -> CompactionEvent | None:
     return next((event for event in events if replaces(event)), None)
 
 
-class Repetitions:
-    """The lines of a source with an id, of which Claude Code may write one twice. Memory: about 70 bytes for each."""
+class LineTimes:
+    """The times of a source's lines, as far as they grow. Memory: 16 bytes for each line with a later time."""
 
     def __init__(self) -> None:
-        self._seen = set[int]()
+        self._times, self._places = array("q"), array("L")
 
-    def note(self, id: str | None, line: bytes) -> bool:
-        """Add a line with an ``id``. Returns: True if the same line was added before."""
-        before = len(self._seen)
-        if id is not None:
-            self._seen.add(hash((id, line)))
-        return id is not None and len(self._seen) == before
+    def note(self, at: int, place: int) -> None:
+        """Note that the line at ``place`` has the time ``at``, in ms since 1970."""
+        if not self._times or at > self._times[-1]:
+            self._times.append(at)
+            self._places.append(place)
+        elif at == self._times[-1]:
+            self._places[-1] = place
+
+    def last_before(self, at: int) -> int | None:
+        """Return the last line that is not later than ``at``; None if all lines are later, or none is."""
+        number = bisect_right(self._times, at)
+        return self._places[number - 1] if 0 < number < len(self._times) else None
 
 
 class BegunTurn(NamedTuple):
@@ -81,10 +104,33 @@ class BegunTurn(NamedTuple):
     place: int
     size: int
 
-    @classmethod
-    def of(cls, begun: Event, start: Start, place: int) -> "BegunTurn":
-        """Return the turn that the event ``begun`` begins."""
-        return cls(start, place, max(1, measure_event(begun)[1]) if isinstance(begun, PromptEvent) else 0)
+
+class BegunTurns:
+    """The turns of a conversation so far, without those that codex has rolled back."""
+
+    def __init__(self) -> None:
+        self._turns: list[BegunTurn] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def add(self, begun: Event, start: Start, place: int) -> None:
+        """Add the turn that the event ``begun`` begins."""
+        size = max(1, measure_event(begun)[1]) if isinstance(begun, PromptEvent) else 0
+        self._turns.append(BegunTurn(start, place, size))
+
+    def take_back(self, number: int) -> BegunTurn:
+        """Forget the newest turns. Returns: the first of them. Raises: IndexError without turns."""
+        first = max(0, len(self._turns) - number)
+        begun = self._turns[first]
+        del self._turns[first:]
+        return begun
+
+    def recent_prompts(self) -> list[int]:
+        """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
+        prompts = [turn for turn in self._turns if turn.size]
+        kept = newest_within(turn.size for turn in reversed(prompts))
+        return [turn.place for turn in prompts[len(prompts) - kept :]]
 
 
 def turn_in(events: Sequence[Event]) -> Event | None:

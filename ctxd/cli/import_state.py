@@ -42,7 +42,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
     of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,
     whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if that is not known: it stays there
-    though its call may become known later.
+    though its call may become known later. ``undated``: the newest time, in ms since 1970, of a commit that has it from
+    the file, as its lines have none: later commits are not dated before it.
     """
 
     parser: int
@@ -65,6 +66,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     continued_at: int = 0
     planned_before: int = 0
     start: Start | None = None
+    undated: int = 0
 
 
 class _StoredRecord:

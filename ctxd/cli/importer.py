@@ -23,6 +23,7 @@ from ctxd.cli.call_failures import reason_of
 from ctxd.cli.changed_sources import ChangedSources
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
 from ctxd.cli.import_batches import CommitBatches, Parent
+from ctxd.cli.import_lock import import_lock
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.cli.origin_candidates import ImportOrigins
@@ -107,10 +108,16 @@ class TranscriptImport:
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
-        """Import new and changed sources in ``places``. Returns the outcome of this run.
+        """Import new and changed sources in ``places``, once no other import is running. Returns the outcome.
 
         Raises: CallFailed if the daemon cannot be reached. Cancel: safe; the next import recognises the commits made.
         """
+        if self._dry_run:
+            return await self._run(places)
+        async with import_lock(self._client.socket, self._harness, self._clock, self._progress):
+            return await self._run(places)
+
+    async def _run(self, places: Sequence[Path]) -> ImportResult:
         self.result = ImportResult(self._harness, self._dry_run)
         self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
         records = await self._record.load()
@@ -243,7 +250,9 @@ class TranscriptImport:
     ) -> tuple[_Planned, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
-        live = None if recorded is not None and recorded.is_completed else live
+        # The record is ahead of the plan of a file that was read under another name meanwhile.
+        is_behind = live is not None and live.done.size != record.size
+        live = None if is_behind or (recorded is not None and recorded.is_completed) else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
             start = await self._start(source, record)
             plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
@@ -384,9 +393,8 @@ class TranscriptImport:
                 if source.agent and origin.plan.newest is not None:
                     self._conversation_ends[source.session] = origin.plan.newest
                 known = await self._recorded_start(source, record)
-                return known or (await self._caller(source, origin.plan)).at_spawn(
-                    *source.spawn_keys or (source.native,)
-                )
+                caller = await self._caller(source, origin.plan)
+                return known or caller.at_spawn(*source.spawn_keys or (source.native,), began=source.began)
         return near or await self._recorded_start(source, record) or Start()
 
     async def _recorded_start(self, source: Transcript, record: SourceRecord) -> Start | None:
@@ -464,6 +472,11 @@ class TranscriptImport:
         # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
+        record = planned.done.record
+        if valid_time is not None and delta.at is None:
+            record.undated = max(record.undated, valid_time)
+        elif valid_time is not None:
+            valid_time = max(valid_time, record.undated)
         if (end := self._conversation_end(planned, delta)) is not None and valid_time is not None:
             # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
             # continues. In a watch, the conversation is still under way and continues after its sub-agents.

@@ -92,6 +92,16 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
             yield event
 
 
+def with_branch_summaries(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
+    """Yield ``events`` with each summary that pi made of a branch, when the user left it, as a prompt: that is how its
+    model gets it."""
+    for event in events:
+        if isinstance(event, typed.SystemEvent) and event.kind == "branch_summary" and event.text:
+            yield typed.PromptEvent(text=f"[Summary of another branch of this conversation]\n{event.text}", at=event.at)
+        else:
+            yield event
+
+
 class Places:
     """Places of events in a growing list, to find those that a compaction keeps in the window."""
 

@@ -17,7 +17,14 @@ import msgspec
 from ctxd.formats.claude_attachments import accepted, with_sources
 from ctxd.formats.claude_code_v1 import SessionWriter
 from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
-from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_agent_messages, with_codex_windows
+from ctxd.formats.compacted_window import (
+    HISTORY,
+    Places,
+    replaces,
+    with_agent_messages,
+    with_branch_summaries,
+    with_codex_windows,
+)
 from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
@@ -120,10 +127,13 @@ def written(
     is_same_codex = own and harness == "codex"
     window = with_codex_windows(events, first_format, is_same_codex)
     window = window if is_same_codex else with_agent_messages(window)
+    window = window if own and harness == "pi" else with_branch_summaries(window)
     found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:
         return b""
-    if not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
+    # codex and pi continue their own sessions whatever comes first.
+    is_as_it_was = own and harness in ("codex", "pi")
+    if not is_as_it_was and not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
         found.insert(0, typed.PromptEvent(text=BEGUN, at=found[0].at))
     found = [msgspec.structs.replace(each, at=new.at if each.at is None else each.at) for each in found]
     match harness:

@@ -86,13 +86,24 @@ class Segment(NamedTuple):
     tail: str
 
 
+def is_rewind(record: Record) -> bool:
+    """Return True for a record after which the conversation goes on from the message ``leafUuid``, or anew if that is
+    None. Other records of this type only name the newest message: Claude Code 2.1.330 ignores them."""
+    return record.get("type") == "last-prompt" and record.get("explicit") is True and "leafUuid" in record
+
+
+def compaction_metadata(record: Record) -> Record:
+    """Return the metadata of a compaction from its boundary; empty for other records."""
+    return record_of(record.get("compactMetadata") or record.get("compact_metadata"))
+
+
 def preserved(metadata: Record) -> Segment | tuple[str, ...]:
-    """Return the ids of the messages that a compaction keeps in the window, from the metadata of its boundary."""
-    ids = record_of(metadata.get("preservedMessages")).get("uuids")
+    """Return the ids of the messages that a compaction keeps in the window, from its metadata."""
+    ids = record_of(metadata.get("preservedMessages") or metadata.get("preserved_messages")).get("uuids")
     if isinstance(ids, list):
         return tuple(id for id in ids if isinstance(id, str))
-    match metadata.get("preservedSegment"):
-        case {"headUuid": str(head), "tailUuid": str(tail)}:
+    match metadata.get("preservedSegment") or metadata.get("preserved_segment"):
+        case {"headUuid": str(head), "tailUuid": str(tail)} | {"head_uuid": str(head), "tail_uuid": str(tail)}:
             return Segment(head, tail)
         case _:
             return ()
@@ -203,7 +214,7 @@ class _Reader:
         meta = rest(record, *_ENVELOPE, "content", "subtype")
         if kind != "compact_boundary":
             return typed.SystemEvent(text=as_text(record.get("content")), kind=kind, meta=meta, **place)
-        found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
+        found = compaction_metadata(record)
         tokens = found.get("preTokens", found.get("pre_tokens"))
         self._tokens_before, self._kept_from = number_of(tokens), next(iter(preserved(found)), None)
         if "uuid" in record and "sessionId" in record:

@@ -72,11 +72,14 @@ class TokenCounts:
         """Return the tokens since the last count. Counts are totals; a lower total starts a new count. If the beginning
         is missing, the first count is that of the last request."""
         info = record_of(payload.get("info"))
-        total = usage_in(info.get("total_token_usage"))
+        return self.since(usage_in(info.get("total_token_usage")), usage_in(info.get("last_token_usage")))
+
+    def since(self, total: typed.Usage | None, last: typed.Usage | None = None) -> typed.Usage | None:
+        """Return the tokens of ``total`` that were not counted before; see ``billed``."""
         if total is None:
             return None
         before, self._total = self._total, total
-        if before is None and not self.is_whole and (last := usage_in(info.get("last_token_usage"))) is not None:
+        if before is None and not self.is_whole and last is not None:
             return last
         before = before or typed.Usage()
         if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:

@@ -23,10 +23,10 @@ def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
         elif isinstance(line.record.get("msg"), dict):
             yield from (Entry(line.number, event) for event in _message(record_of(line.record["msg"]), counts))
         else:
-            yield from (Entry(line.number, event) for event in _exec_events(line.record))
+            yield from (Entry(line.number, event) for event in _exec_events(line.record, counts))
 
 
-def _exec_events(record: Record) -> list[typed.Event]:
+def _exec_events(record: Record, counts: TokenCounts) -> list[typed.Event]:
     kind = as_text(record.get("type")) or "untyped"
     match kind:
         case "untyped" if isinstance(record.get("prompt"), str):
@@ -34,7 +34,8 @@ def _exec_events(record: Record) -> list[typed.Event]:
         case "item.completed":
             return _completed(record_of(record.get("item")))
         case "turn.completed":
-            return [opaque(kind, record, usage=usage_in(record.get("usage")))]
+            # The total of the thread, also of the turns before this run.
+            return [opaque(kind, record, usage=counts.since(usage_in(record.get("usage"))))]
         case "turn.failed" | "error":
             message = record_of(record.get("error")).get("message", record.get("message"))
             return [typed.SystemEvent(text=as_text(message), kind=kind, meta=rest(record, "type", "message"))]

@@ -18,7 +18,7 @@ from ctxd.transcripts.opencode_storage import (
     has_known_tables,
     stored_sessions,
 )
-from ctxd.transcripts.records import Record, as_text, decoded, number_of, record_of, records_of
+from ctxd.transcripts.records import Record, as_text, decoded, milliseconds, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd.transcripts.transcript_files import Skipped, is_of_source, source_reason
 from ctxd_protocol.ids import captured_session_id
@@ -46,10 +46,11 @@ class Transcript(NamedTuple):
     """A source of lines. ``path`` is its name, ``file`` its file, ``native`` the harness's id of ``session``.
 
     ``agent``: the sub-agent of ``session`` whose chain it is; ``spawn_keys``: the names by which its caller knows it.
-    ``root``: equal in two sources if one begins with a copy of the other. ``parent``: the session that spawned it, or
-    that it continues; ``base``: the byte in the parent's source at which it continues. ``first_own``: the first ordinal
-    that is not copied from the parent. ``is_copy``: it begins with lines of another session. ``origin``: that session,
-    if the lines name it. ``hidden``: the kind of a thread that the harness does not list.
+    ``began``: when it was spawned, in ms since 1970, in case its caller names it nowhere. ``root``: equal in two
+    sources if one begins with a copy of the other. ``parent``: the session that spawned it, or that it continues;
+    ``base``: the byte in the parent's source at which it continues. ``first_own``: the first ordinal that is not copied
+    from the parent. ``is_copy``: it begins with lines of another session. ``origin``: that session, if the lines name
+    it. ``hidden``: the kind of a thread that the harness does not list.
     """
 
     path: str
@@ -65,6 +66,7 @@ class Transcript(NamedTuple):
     base: int | None = None
     first_own: int = 0
     is_spawned: bool = False
+    began: int | None = None
     is_copy: bool = False
     origin: str = ""
     hidden: str = ""
@@ -269,7 +271,8 @@ def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> T
         case _:
             native = next(filter(None, map(_headless_session, records)), "")
             id = _session(harness, native, known.file)
-            return known._replace(session=id, native=native, root=id)
+            workdir = next((as_text(each.get("cwd")) for each in records if as_text(each.get("cwd"))), "")
+            return known._replace(session=id, native=native, workdir=workdir, root=id)
 
 
 def _headless_session(record: Record) -> str:
@@ -360,7 +363,9 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         parent=_session("codex", parent, path) if parent else "",
         origin=_session("codex", parent, path) if has_history else "",
         base=number_of(base.get("end_byte_offset")),
+        spawn_keys=tuple(filter(None, (native, as_text(spawn.get("agent_path"))))) if source else (),
         is_spawned=bool(source),
+        began=milliseconds(meta.get("timestamp")) if source else None,
         is_copy=bool(parent),
         hidden=", ".join(sorted(hidden)),
         first_own=number_of(meta.get("subagent_history_start_ordinal")) or 0,

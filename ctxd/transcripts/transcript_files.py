@@ -63,7 +63,8 @@ def default_places(harness: HarnessCommand, environment: Mapping[str, str], home
 def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]:
     """Yield the files below ``place`` that may be transcripts, sorted by name; symlinks to folders are not followed."""
     if not place.is_dir():
-        yield place
+        shown = _shown(str(place))
+        yield place if shown == str(place) else Skipped(shown, "its path is not UTF-8: rename it")
         return
     if harness == "opencode" and (place / "session").is_dir():
         yield place
@@ -77,12 +78,20 @@ def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]
             yield Path(folder) / "storage"
         for name in sorted(files):
             if name.endswith(_SUFFIXES[harness]):
-                if name.endswith(".zst") and name.removesuffix(".zst") in files:
-                    yield Skipped(os.path.join(folder, name), "the same rollout is there uncompressed")
+                path = os.path.join(folder, name)
+                if (shown := _shown(path)) != path:
+                    yield Skipped(shown, "its path is not UTF-8: rename it")
+                elif name.endswith(".zst") and name.removesuffix(".zst") in files:
+                    yield Skipped(path, "the same rollout is there uncompressed")
                 else:
-                    yield Path(folder, name)
+                    yield Path(path)
     for error in refused:
-        yield Skipped(str(error.filename), str(error.strerror))
+        yield Skipped(_shown(str(error.filename)), str(error.strerror))
+
+
+def _shown(path: str) -> str:
+    """Return ``path`` with an escape for each byte that is not part of UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:

@@ -332,3 +332,75 @@ def test_an_import_without_changes_delivers_what_waits_and_loads_neither_event_l
     assert (result["unchanged"], result["imported"], result["commits"]) == (1, 0, 0)
     assert [each["path"] for each in result["skipped"]] == [str(folder / "other.jsonl")]
     assert harness.waiting() == []
+
+
+@pytest.mark.requirement("IMP-10")
+def test_imports_that_overlap_take_turns(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = write(tmp_path / "transcripts" / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    noted: list[str] = []
+
+    async def run() -> None:
+        async with (
+            connect(daemon.socket) as first,
+            connect(daemon.socket) as second,
+            anyio.create_task_group() as group,
+        ):
+            reading, other = anyio.Event(), anyio.Event()
+            create = first.session_create
+
+            async def slow(*words: Any, **params: Any) -> Any:
+                reading.set()
+                await other.wait()
+                append(path, *claude.turn("c", "d"))
+                return await create(*words, **params)
+
+            def note(text: str) -> None:
+                noted.append(text)
+                other.set()
+
+            first.session_create = slow  # type: ignore[method-assign]
+            begun = TranscriptImport(first, "claude", progress=lambda _: None)
+            group.start_soon(begun.run, [path.parent])
+            await reading.wait()
+            await TranscriptImport(second, "claude", progress=note).run([path.parent])
+
+    anyio.run(run)
+    assert noted[0] == "waiting for another import of claude"
+    assert lines(client, claude.id) == Counter("abcd")
+    assert [*(tmp_path / "state" / "ctx-import").iterdir()] == []
+
+
+@pytest.mark.requirement("IMP-10")
+def test_an_import_without_a_place_for_its_lock_runs_all_the_same(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    write(tmp_path / "transcripts" / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    (tmp_path / "state").write_text("a file")
+    done = ctx(daemon, "import", "claude", str(tmp_path / "transcripts"), XDG_STATE_HOME=str(tmp_path / "state"))
+    assert done.returncode == 0 and lines(client, claude.id) == Counter("ab")
+
+
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_path_that_is_not_utf_8_is_listed_and_keeps_no_other_file_from_its_record(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, place: str
+) -> None:
+    write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    odd = os.fsencode(tmp_path) + (b"/caf\xe9.jsonl" if place == "file" else b"/caf\xe9/x.jsonl")
+    os.makedirs(os.path.dirname(odd), exist_ok=True)
+    with open(odd, "wb") as file:
+        file.write(b"{}\n")
+    for commits_made in (1, 0):
+        found = imported(daemon, "claude", tmp_path)
+        assert found["commits"] == commits_made and found["unchanged"] == 1 - commits_made
+        (skipped,) = found["skipped"]
+        assert "caf\\xe9" in skipped["path"] and "not UTF-8" in skipped["reason"]
+
+
+def test_a_name_that_is_too_long_is_an_error_of_one_line(daemon: Running, tmp_path: Path) -> None:
+    for words in (("import", "claude"), ("scan",), ("capture", "--from")):
+        done = ctx(daemon, *words, str(tmp_path / ("x" * 300)))
+        assert done.returncode in (1, 2, 3) and done.stderr.count("\n") == 1 and "too long" in done.stderr, done.stderr

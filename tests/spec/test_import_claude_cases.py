@@ -485,3 +485,54 @@ def test_a_message_that_a_compaction_keeps_may_be_written_after_it(
     imported(daemon, "claude", tmp_path)
     assert window(client, claude.id) == "bcksdef"
     assert len(views(client, claude.id)) == 1, "it is no branch"
+
+
+def rewind(claude: Claude, label: str | None, **more: object) -> Record:
+    """The line that Claude Code writes when the user goes back to the message ``label``, or to the beginning."""
+    leaf = None if label is None else claude.ids[label]
+    return {"type": "last-prompt", "leafUuid": leaf, "sessionId": claude.session, "label": "!", **more}
+
+
+@pytest.mark.requirement("IMP-17")
+@pytest.mark.parametrize(
+    ("back_to", "marks", "newest_view"),
+    [
+        ("b", {"explicit": True}, "ab!"),
+        ("b", {"explicit": True, "rewound": True}, "ab!"),
+        (None, {"explicit": True}, "!"),
+        ("b", {}, "abcd!"),
+        ("d", {"explicit": True}, "abcd!"),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_rewind_ends_the_newest_context_where_the_user_went_back_to(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path,
+    back_to: str | None, marks: Record, newest_view: str, goes_on: bool,
+) -> None:  # fmt: skip
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d"), rewind(claude, back_to, **marks)]
+    path = write(tmp_path / f"{claude.session}.jsonl", records)
+    if goes_on:
+        claude.last = claude.ids.get(back_to or "") if marks else claude.ids["d"]
+        append(path, *claude.turn("e", "f"))
+    imported(daemon, "claude", tmp_path)
+    assert labels(client, newest(client, claude.id).commit) == newest_view + ("ef" if goes_on else "")
+    assert once(client, claude.id) == ("!abcdef" if goes_on else "!abcd")
+    branches = 2 if len(newest_view) < 5 else 1
+    assert len(views(client, claude.id)) == branches and any("d" in view for view in views(client, claude.id))
+    assert imported(daemon, "claude", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-17")
+def test_two_rewinds_to_one_message_are_branches_of_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    path = write(tmp_path / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *claude.turn("c", "d")])
+    for one, other in ("ef", "gh"):
+        append(path, rewind(claude, "b", explicit=True))
+        claude.last = claude.ids["b"]
+        append(path, *claude.turn(one, other))
+        imported(daemon, "claude", tmp_path)
+    assert sorted(view.replace("!", "") for view in views(client, claude.id)) == ["abcd", "abef", "abgh"]
+    append(path, rewind(claude, "d", explicit=True))
+    imported(daemon, "claude", tmp_path)
+    assert labels(client, newest(client, claude.id).commit).replace("!", "") == "abcd"

@@ -349,3 +349,52 @@ def test_tokens_of_codex_are_those_of_each_request_over_repeats_resets_and_compa
     imported(daemon, "codex", rollout.write(tmp_path))
     assert spent(client, rollout.id) == Usage(input=200 + 300 + 600 + 400, output=50 + 40 + 10 + 10, cache_read=2500)
     assert spent(client, rollout.id, stop="compaction") == Usage(input=600 + 400, output=10 + 10), "since then alone"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("named", ["activity", "spawn end", "path", "nowhere"])
+def test_a_sub_agent_of_codex_begins_after_its_call_whatever_names_it(
+    daemon: Running, client: SyncClient, tmp_path: Path, named: str
+) -> None:
+    caller = Thread()
+    caller.turn("a", "b")
+    path = "/root/look" if named == "path" else "/root/other"
+    agent = Thread(
+        source={"subagent": {"thread_spawn": {"parent_thread_id": caller.thread, "depth": 1, "agent_path": path}}}
+    )
+    caller.begin()
+    caller.ask("c")
+    caller.add("s", type="function_call", name="spawn_agent", arguments="{}", call_id="c1")
+    if named == "activity":
+        caller.event("sub_agent_activity", event_id="c1", agent_thread_id=agent.thread, agent_path=path)
+        caller.records[-1]["payload"]["kind"] = "started"
+    elif named == "spawn end":
+        caller.event("collab_agent_spawn_end", call_id="c1", new_thread_id=agent.thread)
+    called_at = caller.records[-1]["timestamp"]
+    caller.add("o", type="function_call_output", call_id="c1", output='{"task_name":"/root/look"}')
+    caller.answer("d")
+    caller.end()
+    caller.turn("e", "f")
+    agent.turn("x", "y")
+    agent.records[0]["payload"]["timestamp"] = called_at
+    caller.write(tmp_path)
+    agent.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, agent.id)) == "mabcsmxy"
+    assert labels(client, head(client, caller.id)) == "mabcsodef"
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_review_begins_where_codex_entered_it(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
+    caller = Thread()
+    caller.turn("a", "b")
+    caller.event("entered_review_mode", "r", target={"type": "uncommittedChanges"})
+    review = Thread(source={"subagent": "review"}, parent_thread_id=caller.thread)
+    review.turn("x", "y")
+    review.records[0]["payload"]["timestamp"] = caller.records[-1]["timestamp"]
+    caller.event("exited_review_mode", "q")
+    caller.turn("c", "d")
+    caller.write(tmp_path)
+    review.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, review.id)) == "mabrqmxy"

@@ -9,8 +9,8 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.imported_contexts import narrative
-from tests.spec.test_import import Record, here, imported, write
+from tests.spec.imported_contexts import narrative, spent
+from tests.spec.test_import import Record, append, here, imported, write
 
 
 def old_codex(*messages: Record, prompt: str) -> list[Record]:
@@ -120,3 +120,68 @@ def test_calls_to_sub_agents_in_the_output_of_codex_are_calls_with_their_answers
     events = imported(daemon, "codex", tmp_path)["events"]
     assert (events["tool_call"], events["tool_result"]) == (1, 1)
     assert "PONG" in narrative(client, here("codex", session))
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("kept", ["messages", "segment"])
+def test_a_compaction_in_headless_output_leaves_the_messages_that_it_names(
+    daemon: Running, client: SyncClient, tmp_path: Path, kept: str
+) -> None:
+    session = str(uuid4())
+    records = claude_run(session, answer("One."), answer("Two."))
+    ids = [records[-1]["uuid"]]
+    metadata = {"trigger": "manual", "pre_tokens": 9}
+    if kept == "messages":
+        metadata["preserved_messages"] = {"anchor_uuid": "x", "uuids": ids}
+    else:
+        metadata["preserved_segment"] = {"head_uuid": ids[0], "anchor_uuid": "x", "tail_uuid": ids[0]}
+    boundary = {"type": "system", "subtype": "compact_boundary", "compact_metadata": metadata}
+    summary = {
+        "type": "user", "isSynthetic": True,
+        "message": {"role": "user", "content": "This session is being continued from a previous conversation. Sum."},
+    }  # fmt: skip
+    more = [{**each, "session_id": session, "uuid": str(uuid4())} for each in (boundary, summary, answer("Three."))]
+    write(tmp_path / "run.jsonl", [*records, *more])
+    imported(daemon, "claude", tmp_path)
+    told = narrative(client, here("claude-code", session))
+    assert [told.count(each) for each in ("One.", "Two.", "Sum.", "Three.")] == [0, 1, 1, 1]
+
+
+@pytest.mark.requirement("IMP-8")
+def test_headless_output_has_the_project_of_its_working_directory(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    session, run = str(uuid4()), str(uuid4())
+    write(tmp_path / "claude.jsonl", claude_run(session, answer("One.")))
+    ended = {"type": "message_end", "message": {"role": "assistant", "content": [{"type": "text", "text": "Two."}]}}
+    write(tmp_path / "pi.jsonl", [{"type": "session", "id": run, "cwd": "/srv", "version": 3}, ended])
+    imported(daemon, "claude", tmp_path / "claude.jsonl")
+    imported(daemon, "pi", tmp_path / "pi.jsonl")
+    for each in (here("claude-code", session), here("pi", run)):
+        assert client.session_get(each).session.workdir == "/srv"
+
+
+@pytest.mark.requirement("IMP-1")
+def test_codex_counts_the_tokens_of_a_resumed_run_once(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
+    session = str(uuid4())
+    totals = [{"input_tokens": 100, "output_tokens": 5}, {"input_tokens": 250, "output_tokens": 9}]
+    for number, total in enumerate(totals):
+        records = [*codex_run(session, f"Run {number}.")[:-1], {"type": "turn.completed", "usage": total}]
+        path = write(tmp_path / f"{number}.jsonl", records)
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    imported(daemon, "codex", tmp_path)
+    used = spent(client, here("codex", session))
+    assert (used.input, used.output) == (250, 9)
+
+
+@pytest.mark.requirement("IMP-1")
+def test_lines_without_a_time_are_not_newer_than_those_that_follow_in_a_later_import(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    session = str(uuid4())
+    first, *rest = claude_run(session, answer("One.") | {"timestamp": "2026-01-02T03:04:05.000Z"})
+    path = write(tmp_path / "run.jsonl", [first])
+    imported(daemon, "claude", path)
+    append(path, *rest)
+    imported(daemon, "claude", path)
+    assert "One." in narrative(client, here("claude-code", session))

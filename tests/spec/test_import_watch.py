@@ -18,6 +18,7 @@ from ctxd.cli.main import run
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
+from tests.spec.claude_records import once
 from tests.spec.test_exactly_once import Session
 from tests.spec.test_import import CTX, Claude, append, views, write
 
@@ -86,3 +87,27 @@ def test_a_watch_reads_only_the_new_lines_of_a_session_with_hooks(
 
     anyio.run(watched)
     assert read == sorted(set(read)) and read[-1] == session.file.stat().st_size
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_file_that_grows_elsewhere_and_comes_back_is_stored_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    here, there = (tmp_path / name / f"{claude.session}.jsonl" for name in ("here", "there"))
+    write(here, claude.turn("a", "b"))
+    there.parent.mkdir()
+
+    async def watched() -> None:
+        async with connect(daemon.socket) as connected:
+            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+            await watch.run([tmp_path])
+            append(here, claude("c"))
+            await watch.run([tmp_path])
+            for label, source, target in (("d", here, there), ("e", there, there), ("f", there, here)):
+                source.rename(target)
+                append(target, claude(label, "assistant"))
+                await watch.run([tmp_path])
+
+    anyio.run(watched)
+    assert once(client, claude.id) == "abcdef"
+    assert views(client, claude.id) == ["abcdef"]

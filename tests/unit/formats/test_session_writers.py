@@ -275,6 +275,36 @@ def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_on
     assert made(harness, [typed.SystemEvent(text="x", kind="meta"), typed.PromptEvent()])[0] == []
 
 
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize(
+    ("harness", "first"),
+    [
+        ("codex", typed.SystemEvent(kind="developer", text="What a hook adds.")),
+        ("pi", typed.SystemEvent(kind="branch_summary", text="Tabs were tried.")),
+    ],
+)
+def test_a_session_of_the_harness_itself_begins_as_it_did(harness: HarnessCommand, first: typed.SystemEvent) -> None:
+    found, left_out = made(harness, [first, typed.PromptEvent(text="Fix it.")], own=True)
+    told = [(type(each), each.text) for each in found if isinstance(each, typed.SystemEvent | typed.PromptEvent)]
+    assert [each for each in told if each[1]] == [(type(first), first.text), (typed.PromptEvent, "Fix it.")]
+    assert left_out == {}
+
+
+@pytest.mark.requirement("HND-1")
+@pytest.mark.parametrize("harness", ["claude", "codex", "opencode"])
+def test_another_harness_gets_the_summary_of_a_branch_of_pi(harness: HarnessCommand) -> None:
+    events = [
+        typed.PromptEvent(text="Fix it."),
+        typed.ResponseEvent(text="Fixed."),
+        typed.SystemEvent(kind="branch_summary", text="Tabs were tried."),
+        typed.PromptEvent(text="Go on."),
+    ]
+    found, left_out = made(harness, events)
+    prompts = [event.text for event in found if isinstance(event, typed.PromptEvent)]
+    assert prompts == ["Fix it.", "[Summary of another branch of this conversation]\nTabs were tried.", "Go on."]
+    assert left_out == {}
+
+
 def items_of_codex(events: Events, *, own: bool = True) -> list[dict[str, Any]]:
     """The items in a session that is written for codex, without messages of the user."""
     content = written(events, "codex", NEW, own=own, losses=Losses())
