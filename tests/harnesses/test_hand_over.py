@@ -109,3 +109,34 @@ def test_an_imported_session_that_is_handed_back_has_the_same_messages(
             story = ctxd.commit_materialize(newest.commit, stop="root", format="narrative-v1").content or ""
             assert commit.commit in [each.commit for each in ctxd.commit_history(newest.commit, depth=5).commits]
     assert [story.count(text) for text in (PROMPT, AGAIN, "Well then.")] == [1, 1, 1]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("IMP-17")
+@pytest.mark.parametrize("harness", ["claude"])
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_rewound_session_is_handed_back_as_the_harness_itself_resumes_it(
+    harness: str, daemon: Running, tmp_path: Path, is_marked: bool
+) -> None:
+    """Claude Code alone notes a rewind before the next prompt."""
+    with ScriptedModel(TOOLS[harness], scripts={AGAIN: [Step("Well then.")]}) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.ask()
+        client.ctx("import", harness)
+        session = client.session()
+        (file,) = (path for path in client.home.rglob("*.jsonl") if path.stem == session)
+        answered = [each for each in map(json.loads, file.read_text().splitlines()) if each.get("type") == "assistant"]
+        client.ask("A turn that is taken back.", session=session)
+        leaf = {"type": "last-prompt", "leafUuid": answered[-1]["uuid"], "sessionId": session}
+        with file.open("a") as lines:
+            lines.write(json.dumps({**leaf, "explicit": True} if is_marked else leaf) + "\n")
+        client.ctx("import", harness, "--json")
+        with connect_sync(daemon.socket) as ctxd:
+            (captured,) = ctxd.session_list().sessions
+            commit = ctxd.commit_resolve(session=captured.session).commit
+        assert commit is not None
+        client.ask(AGAIN, session=session)
+        own = model.conversation()
+        client.ask(AGAIN, session=native(client, handed_over(client, commit.commit)))
+        assert model.conversation() == own
+        assert ("taken back" in json.dumps(own)) is not is_marked
