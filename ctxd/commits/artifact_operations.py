@@ -222,7 +222,7 @@ class Artifacts:
             raise _not_found(given)
         ref = await self.address(given)
         ids = await self._store.referring(ref) if given == ref or given.startswith(_TAGGED) else []
-        viewer, calls = viewer, list[str]()
+        calls: list[str] = []
         for id, head in (await self._store.heads(ids)).items():
             if head is None:
                 continue
