@@ -379,6 +379,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     values.setdefault("models.file", _models_file(environ))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
     values.setdefault("cache_dir", str(_default_cache_dir(environ, root=root)))
+    _require_utf8(values, origins)
     _require_apart(values, origins)
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     for key in ("socket", "state_dir", "cache_dir"):
@@ -388,6 +389,16 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     fields["models_file"] = Path(fields["models_file"]) if fields["models_file"] else None
     fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)
+
+
+def _require_utf8(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
+    """Raises: ConfigError if a path is not UTF-8: statuses and records could not name it."""
+    for key in ("socket", "state_dir", "cache_dir", "metrics.socket"):
+        try:
+            str(values[key]).encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(str(values[key])).decode("utf-8", "backslashreplace")
+            raise ConfigError(f"{_place(origins[key])}: {key} = {shown} is not UTF-8: take another path") from None
 
 
 def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:

@@ -136,6 +136,14 @@ def test_a_wrong_variable_or_flag_is_refused_by_its_own_name(home):
         load({"socks": "/x"}, home)
 
 
+@pytest.mark.parametrize("key", ["socket", "state_dir", "cache_dir", "metrics.socket"])
+def test_a_path_that_is_not_utf_8_is_refused(home, key):
+    with pytest.raises(
+        ConfigError, match=rf"^command line: {re.escape(key)} = /srv/caf\\xe9 is not UTF-8"
+    ):
+        load({key: "/srv/caf\udce9"}, home)
+
+
 def test_a_named_file_that_is_missing_or_not_text_is_refused(home, tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         load({}, home, file=tmp_path / "none.toml")
