@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import UUID, uuid4
 
+import msgspec
+
 from ctxd.capture.event_deduplication import HandedOverStart
 from ctxd.cli.commit_context_download import downloaded
 from ctxd.cli.common_options import Invocation
@@ -111,6 +113,9 @@ def _write(
     losses = Losses()
     found = _content(client, commit, harness, losses)
     events = [_with_output(client, session, event) for event in events_v1.events(items(found.content))]
+    if client.commit_show(commit).commit.thread_id:
+        # The context of a sub-agent: what it has done, and its callers before it, is the conversation to continue.
+        events = [msgspec.structs.replace(event, sidechain=None) for event in events]
     text = written(events, harness, new, own=found.is_own, losses=losses, first_format=found.first_format)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")

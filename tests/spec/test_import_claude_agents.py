@@ -1,5 +1,6 @@
 """IMP: sub-agents of Claude Code: inline, beside the file, in a directory and in workflows, each a chain of its own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,19 @@ from tests.spec.claude_records import (
     returns,
 )  # fmt: skip
 from tests.spec.imported_contexts import spent
-from tests.spec.test_import import Claude, Record, append, commits, imported, labels, views, write
+from tests.spec.test_import import Claude, Record, append, commits, ctx, imported, labels, views, write
+
+
+def handed(daemon: Running, home: Path, *words: str) -> Record:
+    """The outcome of a hand-over by ``words``."""
+    done = ctx(daemon, *words, "--cwd", str(home), "--json", HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    made: Record = json.loads(done.stdout)
+    return made
 
 
 @pytest.mark.requirement("IMP-3")
+@pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("place", ["inside", "beside", "directory"])
 def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, place: str
@@ -50,6 +60,12 @@ def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
     assert chains == {"abxyz"}
     last = newest(client, claude.id)
     assert labels(client, last.commit) == "abcd" and not last.thread_id
+    (agent_tip,) = [each for each in client.commit_list(session=claude.id, tips=True).commits if each.thread_id]
+    for harness in ("claude", "codex"):
+        made = handed(daemon, tmp_path, "resume", agent_tip.commit, "--in", harness)
+        text = Path(made["file"]).read_text()
+        assert [text.count(each) > 0 for each in ("text a", "text x", "seen", "Done.")] == [True, True, True, False]
+        assert not any("sidechain" in part for part in made["left_out"])
     prompt = client.session_get(claude.id).session.recorded
     assert prompt is not None and prompt.prompt == "text a", "what the agent was told is no prompt of a person"
     assert spent(client, claude.id).output == 2 * USAGE["output_tokens"]

@@ -138,9 +138,7 @@ def test_a_wrong_variable_or_flag_is_refused_by_its_own_name(home):
 
 @pytest.mark.parametrize("key", ["socket", "state_dir", "cache_dir", "metrics.socket"])
 def test_a_path_that_is_not_utf_8_is_refused(home, key):
-    with pytest.raises(
-        ConfigError, match=rf"^command line: {re.escape(key)} = /srv/caf\\xe9 is not UTF-8"
-    ):
+    with pytest.raises(ConfigError, match=rf"^command line: {re.escape(key)} = /srv/caf\\xe9 is not UTF-8"):
         load({key: "/srv/caf\udce9"}, home)
 
 
