@@ -52,7 +52,8 @@ BARE_ITEMS: Final = frozenset(
 
 
 def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of a rollout file, in file order. Tokens are on the opaque ``token_count`` events."""
+    """Yield the events of a rollout file, in file order. Tokens are on the opaque events ``token_count``
+    and ``token_usage_record``."""
     reader = _Rollout()
     for line in found:
         if line.record is None:
@@ -67,6 +68,8 @@ class TokenCounts:
     def __init__(self, *, is_whole: bool) -> None:
         self.is_whole = is_whole
         self._total: typed.Usage | None = None
+        self._responses = set[str]()
+        self._last: typed.Usage | None = None  # Counted before the first total, which includes it.
 
     def billed(self, payload: Record) -> typed.Usage | None:
         """Return the tokens since the last count. Counts are totals; a lower total starts a new count. If the beginning
@@ -74,13 +77,31 @@ class TokenCounts:
         info = record_of(payload.get("info"))
         return self.since(usage_in(info.get("total_token_usage")), usage_in(info.get("last_token_usage")))
 
+    def recorded(self, payload: Record) -> typed.Usage | None:
+        """Return the tokens of one response; None if they were counted before. The next total includes them: some
+        versions write both, others only one of them."""
+        usage, response = usage_in(payload.get("usage")), as_text(payload.get("response_id"))
+        if usage is None or response in self._responses:
+            return None
+        self._responses.add(response)
+        if self._total is None and not self.is_whole:
+            self._last = usage
+            return usage
+        before = self._total or typed.Usage()
+        self._total = typed.Usage(
+            input=before.input + usage.input,
+            output=before.output + usage.output,
+            cache_read=before.cache_read + usage.cache_read,
+        )
+        return usage
+
     def since(self, total: typed.Usage | None, last: typed.Usage | None = None) -> typed.Usage | None:
         """Return the tokens of ``total`` that were not counted before; see ``billed``."""
         if total is None:
             return None
         before, self._total = self._total, total
         if before is None and not self.is_whole and last is not None:
-            return last
+            return None if last == self._last else last
         before = before or typed.Usage()
         if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
             before = typed.Usage()
@@ -115,6 +136,8 @@ class _Rollout:
                 ]
             case "event_msg":
                 return [self._message(payload, at)]
+            case "token_usage_record" as kind:
+                return [opaque(kind, record, at=at, usage=self._counts.recorded(payload))]
             case str(kind) if kind in BARE_ITEMS:
                 return [self._item(record, at)]
             case kind:

@@ -327,6 +327,25 @@ def test_codex_tokens_are_differences_of_totals():
     assert total_usage(found) == Usage(input=200 + 300 + 400, output=50 + 40 + 10, cache_read=2500)
 
 
+def answered(response, input, output):
+    usage = {"input_tokens": input, "cached_input_tokens": 0, "output_tokens": output}
+    return {"type": "token_usage_record", "payload": {"response_id": response, "usage": usage}}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("writes", ["records", "totals", "both"])
+def test_codex_tokens_are_counted_once_whether_it_writes_them_for_a_response_or_in_total(writes, is_whole):
+    meta = {"type": "session_meta", "payload": {"id": "T"}}
+    last = {"last_token_usage": {"input_tokens": 1000, "output_tokens": 5}}
+    first, second = counted(1000, 0, 5), counted(2500, 0, 9)
+    first["payload"]["info"] |= last
+    records = [answered("r1", 1000, 5), first, answered("r1", 1000, 5), answered("r2", 1500, 4), second]
+    left_out = {"records": "event_msg", "totals": "token_usage_record", "both": ""}[writes]
+    records = [each for each in records if each["type"] != left_out]
+    found = list(codex.read_rollout(numbered(*([meta] if is_whole else []), *records)))
+    assert total_usage(found) == Usage(input=2500, output=9)
+
+
 def test_codex_rollouts_of_before_the_envelope_are_read():
     found = events(
         codex.read_rollout,
