@@ -128,11 +128,15 @@ class _Reader:
     def __init__(self) -> None:
         self._tokens_before: int | None = None
         self._kept_from: str | None = None
+        self._outputs: dict[str, int] = {}  # Of each message of a headless run so far.
 
     def events(self, record: Record) -> list[typed.Event]:
         match record.get("type"):
             case "assistant":
+                self._note_output(record)
                 return _response(record)
+            case "result" if "session_id" in record:
+                return [opaque("result", record, **_place(record), usage=self._output_left(record))]
             case "user":
                 return self._user(record)
             case "system":
@@ -143,6 +147,19 @@ class _Reader:
                 return [opaque(kind, record, **_place(record))]
             case _:
                 return [opaque("untyped", record)]
+
+    def _note_output(self, record: Record) -> None:
+        message = record_of(record.get("message"))
+        output = number_of(record_of(message.get("usage")).get("output_tokens"))
+        if "session_id" in record and output is not None:
+            self._outputs[as_text(message.get("id"))] = output
+
+    def _output_left(self, record: Record) -> typed.Usage | None:
+        """Return the tokens of a run that its messages lack: headless output has each message as it begins."""
+        total = number_of(record_of(record.get("usage")).get("output_tokens"))
+        left = (total or 0) - sum(self._outputs.values())
+        self._outputs.clear()
+        return typed.Usage(output=left) if left > 0 else None
 
     def _user(self, record: Record) -> list[typed.Event]:
         events = self._parts(record, record_of(record.get("message")).get("content"), rest(record, *_ENVELOPE))

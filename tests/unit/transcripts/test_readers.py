@@ -332,6 +332,29 @@ def answered(response, input, output):
     return {"type": "token_usage_record", "payload": {"response_id": response, "usage": usage}}
 
 
+def test_the_output_of_a_headless_run_is_that_of_its_result():
+    def said(id, output):
+        usage = {"input_tokens": 10, "output_tokens": output}
+        message = {"id": id, "role": "assistant", "content": [{"type": "text", "text": "x"}], "usage": usage}
+        return {"type": "assistant", "session_id": "S", "message": message}
+
+    def result(output):
+        return {"type": "result", "session_id": "S", "usage": {"input_tokens": 20, "output_tokens": output}}
+
+    records = [
+        said("m1", 1),
+        said("m1", 1),
+        said("m2", 3),
+        result(224),
+        said("m3", 5),
+        result(5),
+        said("m4", 9),
+        result(2),
+    ]
+    found = list(claude_code.read_stream(numbered(*records)))
+    assert total_usage(found) == Usage(input=40, output=224 + 5 + 9)
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("writes", ["records", "totals", "both"])
 def test_codex_tokens_are_counted_once_whether_it_writes_them_for_a_response_or_in_total(writes, is_whole):
