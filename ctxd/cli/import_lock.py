@@ -26,10 +26,9 @@ async def import_lock(
 
     ``note`` is called once if another import has it. If the file cannot be written, there is no lock. Cancel: safe.
     """
-    place = _place(socket, harness)
-    file: int | None = None
-    has_noted = False
-    with suppress(OSError):
+    place, file, has_noted = Path(), None, False
+    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home directory.
+        place = _place(socket, harness)
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
         while (file := _locked(place)) is None:
             if not has_noted:
@@ -40,7 +39,8 @@ async def import_lock(
         yield
     finally:
         if file is not None:
-            place.unlink(missing_ok=True)
+            with suppress(OSError):
+                place.unlink()
             os.close(file)
 
 
