@@ -174,7 +174,10 @@ async def replay(events: list[Event], limit: int, aim: Aim, run: Run, gaps: bool
 
 
 def run() -> Iterator[Figure]:
-    """Cost and recall at each budget, with both aims; the prefix that requests keep, and the budget held."""
+    """Cost and recall at each budget, with both aims; the prefix that requests keep, and the budget held. Without
+    transcripts nothing is measured."""
+    if not ROOT.is_dir():
+        return
     sessions = [events for events in read_events(ROOT) if requests(events) >= REQUESTS_MIN]
     kept: list[float] = []
     for gaps in (False, True):

@@ -56,7 +56,7 @@ def process() -> Iterator[Metric]:
     yield CounterMetricFamily("process_cpu_seconds", "User and system time.", value=cpu_s)
     yield GaugeMetricFamily("process_open_fds", "Open descriptors.", value=len(os.listdir("/proc/self/fd")))
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield GaugeMetricFamily("process_max_fds", "Most open descriptors.", value=most)
+    yield GaugeMetricFamily("process_max_fds", "Maximum number of open file descriptors.", value=most)
 
 
 def families(figures: DaemonMetrics) -> Iterator[Metric]:
@@ -71,7 +71,7 @@ def families(figures: DaemonMetrics) -> Iterator[Metric]:
         "state",
         [(each, int(each == status.state)) for each in ("ready", "degraded", "draining")],
     )
-    yield GaugeMetricFamily("ctxd_uptime_seconds", "Since it was ready.", value=status.uptime_s)
+    yield GaugeMetricFamily("ctxd_uptime_seconds", "Seconds since the daemon was ready.", value=status.uptime_s)
     yield from _store(figures)
     yield from _calls(figures)
     yield GaugeMetricFamily("ctxd_sessions_live", "Sessions in memory.", value=status.sessions_live)
@@ -82,7 +82,7 @@ def families(figures: DaemonMetrics) -> Iterator[Metric]:
 
 def _store(figures: DaemonMetrics) -> Iterator[Metric]:
     store = figures.status.store
-    yield CounterMetricFamily("ctxd_writes", "Rows of the journal, ever.", value=store.rows)
+    yield CounterMetricFamily("ctxd_writes", "Rows written to the journal since its creation.", value=store.rows)
     yield CounterMetricFamily("ctxd_commits", "Transactions since the start.", value=store.commits)
     yield GaugeMetricFamily("ctxd_pending_writes", "Writes that wait for their commit.", value=store.pending_writes)
     yield GaugeMetricFamily("ctxd_store_writable", "1 while writes are taken.", value=store.state == "ok")

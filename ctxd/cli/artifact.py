@@ -31,7 +31,7 @@ _MS: Final = 1000
     cls=Group, examples="ctx artifact put build.log --tag logs/latest\nctx artifact get tag:logs/latest -o build.log"
 )
 def artifact() -> None:
-    """Keep bytes of any size by their address.
+    """Store bytes of any size under their hash.
 
     ARTIFACT is an address, at least four of its first digits, or tag:NAME.
     """

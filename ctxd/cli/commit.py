@@ -133,7 +133,7 @@ def checkpoint(
     cls=Command, examples="ctx log\nctx log HEAD~3 --limit 5\nctx log --graph -s s1\nctx log --no-summary -q"
 )
 @commit_argument
-@click.option("--graph", is_flag=True, help="All branches of the session and the chain that it continues, drawn.")
+@click.option("--graph", is_flag=True, help="Draw all branches of the session, and the chain that it continues.")
 @click.option("--all", "everything", is_flag=True, help="The commits of all sessions, newest first.")
 @click.option("--no-summary", "bare", is_flag=True, help="Only commits without a summary, newest first.")
 @session_option

@@ -130,16 +130,26 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
     if name == "HEAD":
         found = newest_commit(client, session)
         if found is None:
-            raise Stop(NOT_FOUND, "there is no commit yet", hint="ctx checkpoint makes one", symbol="commit_not_found")
+            raise _no_commit(session)
         return found
     if "@" in name:
         return _by_time(client, name)
     if is_tag(name) and (tagged := _tagged(client, name, session)) is not None:
         return tagged
+    empty: str | None = None
     with suppress(NotFound, InvalidCall, Stop):
-        if (newest := client.commit_resolve(session=named_session(client, name)).commit) is not None:
+        named = named_session(client, name)
+        if (newest := client.commit_resolve(session=named).commit) is not None:
             return newest
+        empty = client.session_get(named).session.session
+    if empty is not None:
+        raise _no_commit(empty)
     raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
+
+
+def _no_commit(session: str | None) -> Stop:
+    message = f"session {session} has no commit yet" if session else "there is no commit yet"
+    return Stop(NOT_FOUND, message, hint="ctx current -s SESSION makes one", symbol="commit_not_found")
 
 
 def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit:

@@ -122,7 +122,8 @@ def resume(
     Whatever its newest session has is committed first, so that nothing is lost after a crash of the agent. To take a
     paused session up again as it is, use `ctx session resume`.
 
-    With --in a harness continues it, and the argument may be a commit or a moment of a session instead.
+    With --in a harness continues it, and the argument may be a commit or a moment of a session instead. From a commit
+    of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.
     """
     if harness is not None:
         named = principal

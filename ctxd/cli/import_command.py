@@ -189,8 +189,9 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
     for kind, number in sorted(result.events.items()):
         run.screen.line(f"  {kind:<11}  {number:,}")
     if result.recorded:
-        run.screen.line(f"  {result.recorded:,} lines are in their session already, from its hooks or the start of it")
+        told = count(result.recorded, "line")
+        run.screen.line(f"  {told} not imported: the session has them, from its hooks or its start")
     if result.copied:
-        run.screen.line(f"  {result.copied:,} lines repeat those of another transcript")
+        run.screen.line(f"  {count(result.copied, 'line')} not imported: copies of another transcript's")
     for each in result.skipped:
         run.screen.line(f"  skipped {cell(each.path)}: {cell(each.reason)}")

@@ -141,8 +141,8 @@ class TranscriptImport:
                 for _ in range(min(_AT_ONCE, len(groups))):
                     tasks.start_soon(self._import_groups, left)
         except BaseExceptionGroup as failed:
-            # Once the daemon is gone, all tasks fail alike: one of their errors is enough.
-            gone, others = failed.split(Unavailable)
+            # Once the daemon is gone, or refuses the calls, all tasks fail alike: one of their errors is enough.
+            gone, others = failed.split(CallFailed)
             if gone is None or others is not None:
                 raise
             first: BaseException = gone
@@ -155,6 +155,8 @@ class TranscriptImport:
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
         await self.save(when_due=self._is_watch and not self._record.has_new)
         self.result.sessions.sort()
+        # A source in which several others begin was tried for each of them.
+        self.result.skipped = [*dict.fromkeys(self.result.skipped)]
         return self.result
 
     async def save(self, *, when_due: bool) -> None:
@@ -194,6 +196,8 @@ class TranscriptImport:
         except (Unavailable, anyio.get_cancelled_exc_class()):
             raise
         except CallFailed as error:
+            if error.code == "method_not_found":  # Refused to this connection, for every source.
+                raise
             self._skip(path, reason_of(error))
             return None
         except Exception as error:

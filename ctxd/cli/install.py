@@ -275,7 +275,7 @@ def _change(run: Invocation, name: HarnessCommand, dry_run: bool, change: Callab
     elif dry_run:
         print_diff(run, patch)
     else:
-        run.screen.line(f"{'changed' if changed else 'as it should be'}: {path}")
+        run.screen.line(f"{'changed' if changed else 'unchanged'}: {path}")
     return changed
 
 

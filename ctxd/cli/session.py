@@ -23,6 +23,7 @@ from ctxd.cli.common_options import (
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
+from ctxd.cli.session_chat import note_conversation_in_commits
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.session_markdown import markdown
 from ctxd.click_support import INTERRUPTED, Command, Group, Stop
@@ -211,7 +212,7 @@ def new(
 @click.option("--wait/--no-wait", default=True, help="Wait until another host may resume it [default: wait].")
 @common
 def pause(run: Invocation, session: str | None, wait: bool) -> None:
-    """Set a session aside; nothing is lost."""
+    """Pause a session; nothing is lost."""
     with run.client() as client:
         done = client.session_pause(session_id(client, session), wait=wait)
     _changed(run, done)
@@ -221,7 +222,7 @@ def pause(run: Invocation, session: str | None, wait: bool) -> None:
 @session_argument
 @common
 def resume(run: Invocation, session: str | None) -> None:
-    """Take a session up again; its files are checked."""
+    """Continue a paused session; its files are checked."""
     with run.client() as client:
         done = client.session_resume(_here_or_elsewhere(client, session))
     found = done.reconciled
@@ -401,6 +402,8 @@ def export(run: Invocation, session: str | None) -> None:
         else:
             for part in markdown(records):
                 run.screen.content(part)
+        if not client.session_events(session_id(client, session), limit=1).events:
+            note_conversation_in_commits(run, client, session_id(client, session))
 
 
 def _records(client: SyncClient, session: str) -> Iterator[dict[str, Any]]:

@@ -139,7 +139,7 @@ def _name(project: Project | None) -> str:
 def _note_left_out(run: Invocation, page: SessionListResult, *, is_trash: bool) -> None:
     """Print on standard error how many sessions the list leaves out, and how to see them."""
     if page.total and page.next_cursor is None and len(page.sessions) < page.total and not is_trash:
-        run.screen.note(f"{len(page.sessions):,} of {count(page.total, 'session')}; without filters all are listed")
+        run.screen.note(f"{len(page.sessions):,} of {count(page.total, 'session')} match the filters")
     for number, what, how in (
         (page.archived, "archived", "--archived"),
         (page.removed, "in the trash", "--state removed"),
@@ -170,7 +170,7 @@ def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
 @click.argument("title")
 @common
 def title(run: Invocation, session: str | None, title: str) -> None:
-    """Name a session TITLE; an empty one stands for the harness's own title, or the first prompt."""
+    """Name a session TITLE. With an empty TITLE, the harness's own title is shown, or the first prompt."""
     with run.client() as client:
         done = client.session_annotate(session_id(client, session), title=title)
     if run.screen.as_json:

@@ -44,7 +44,7 @@ class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of c
 @json_option
 @config_option
 def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool, config: Path | None) -> None:
-    """Empty the trash of sessions removed more than --keep ago, and retire into it those idle for longer.
+    """Erase sessions that were moved to the trash more than --keep ago, and move those idle for longer to the trash.
 
     The daemon has to run. What others still reach stays: files, artifacts, tool calls that other sessions know, and
     commits, save those that the daemon made by itself and nothing else reaches. A retired session can be restored until

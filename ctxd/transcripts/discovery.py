@@ -259,7 +259,9 @@ def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> T
     """Return the session that begins with ``records``."""
     format = format_of(records)
     if format is None or format not in _FORMATS[harness]:
-        return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
+        other = next((name for name, formats in _FORMATS.items() if format in formats), "")
+        reason = f"a transcript of {other} ({format}): use ctx import {other}"
+        return Skipped(str(path), "not a transcript" if format is None else reason)
     known = Transcript(str(path), path, format, "", "")
     match format:
         case "claude-code":

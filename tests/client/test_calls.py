@@ -146,7 +146,7 @@ async def test_without_a_daemon_the_error_names_the_path_and_the_remedy(tmp_path
         async with connect(path):
             pass
     assert str(path) in str(caught.value)
-    assert f"ctxd run --socket {path}" in caught.value.hint
+    assert f"ctxd run --state-dir DIR --socket {path}" in caught.value.hint
     with pytest.raises(ConnectFailed) as caught_too, connect_sync(path):
         pass
     assert str(caught_too.value) == str(caught.value)

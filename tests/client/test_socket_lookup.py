@@ -60,7 +60,7 @@ def test_an_empty_variable_is_no_variable(places, tmp_path):
 @pytest.mark.parametrize(
     ("place", "reason", "words"),
     [
-        (SocketPlace("/a.sock", "argument"), FileNotFoundError(), "ctxd run --socket /a.sock"),
+        (SocketPlace("/a.sock", "argument"), FileNotFoundError(), "ctxd run --state-dir DIR --socket /a.sock"),
         (SocketPlace("/run/ctxd/ctxd.sock", "system"), FileNotFoundError(), "start a daemon: ctxd run"),
         (SocketPlace("/a.sock", "system"), PermissionError(), "another user or group"),
         (SocketPlace("/" + "a" * 120, "argument"), OSError(), "at most 107 bytes"),

@@ -359,7 +359,7 @@ def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
     ran = ctx("doctor", "--socket", str(path))
     assert ran.code == 7
     assert "connection refused" in ran.out
-    assert f"ctxd run --socket {path}" in ran.out
+    assert f"ctxd run --state-dir DIR --socket {path}" in ran.out
 
 
 def test_a_daemon_that_does_not_answer_is_told_by_doctor_from_one_that_is_not_there(ctx, tmp_path, monkeypatch):
@@ -535,6 +535,32 @@ def test_doctor_on_the_socket_of_a_sandbox_checks_what_the_sandbox_has(real, run
         refused = real("session", "ls", "--socket", box.socket)
         assert refused.code == 2 and "this connection may not call session.list: it is a sandbox's" in refused.err
         assert "ctx rpc hello lists its methods" in refused.err
+
+
+def test_an_import_that_a_sandbox_may_not_make_ends_at_its_first_refusal(real, running, session, tmp_path):
+    for number in range(3):
+        line = {"type": "user", "uuid": f"u{number}", "parentUuid": None, "message": {"role": "user", "content": "x"}}
+        (tmp_path / f"s{number}.jsonl").write_text(json.dumps(line) + "\n")
+    with connect_sync(running.socket) as client:
+        box = client.sandbox_register([session.id], grants=()).sandbox
+        ran = real("import", "claude", str(tmp_path), "--socket", box.socket)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1) and "this connection may not call" in ran.err
+
+
+def test_a_session_without_a_commit_is_named_with_the_command_that_makes_one(real, session):
+    ran = real("show", session.id)
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err == f"ctx: session {session.id} has no commit yet; ctx current -s SESSION makes one\n"
+
+
+def test_an_export_of_a_session_whose_conversation_is_in_commits_names_them(real, running, tmp_path):
+    (tmp_path / "delta").write_text('{"type":"user","message":{"role":"user","content":"x"}}\n')
+    with connect_sync(running.socket) as client:
+        id = client.session_create("demo").session.session
+    made = real("checkpoint", "-s", id, "--format", "claude-code-v1", "--json", str(tmp_path / "delta")).json
+    for words in ((), ("--json",)):
+        ran = real("session", "export", id, *words)
+        assert ran.code == 0 and f"ctx materialize {made['commit']} --stop root" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(
     path = str(tmp_path / "none.sock")
     ran = ctx("status", "--socket", path)
     assert ran.code == 5
-    remedy = f"start the daemon of this socket, with the state directory that it had: ctxd run --socket {path}"
+    remedy = f"start the daemon of this socket: ctxd run --state-dir DIR --socket {path}, with its DIR"
     assert ran.err == f"ctx: no daemon at {path}: there is no socket; {remedy}\n"
 
 
