@@ -20,6 +20,7 @@ from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Repe
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
 from ctxd.cli.call_failures import reason_of
+from ctxd.cli.chain_starts import ChainStarts, UnderWay
 from ctxd.cli.changed_sources import ChangedSources
 from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
 from ctxd.cli.import_batches import CommitBatches, Parent
@@ -29,7 +30,6 @@ from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.cli.origin_candidates import ImportOrigins
 from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
-from ctxd.transcripts.claude_sidecars import AgentCallers
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_at, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -96,15 +96,13 @@ class TranscriptImport:
         self._listed: dict[str, SessionView | None] = {}
         self._plans: dict[str, _Planned] = {}
         self._planned_lines = 0
-        self._under_way: set[str] = set()
         self._is_watch = watch
         self._live: dict[str, _Planned] = {}
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._origins = ImportOrigins(self._record)
-        self._callers = AgentCallers()
-        self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
+        self._starts = ChainStarts(client, self._origins, self._plan_of)
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
@@ -119,7 +117,8 @@ class TranscriptImport:
 
     async def _run(self, places: Sequence[Path]) -> ImportResult:
         self.result = ImportResult(self._harness, self._dry_run)
-        self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
+        self._listed = {}
+        self._starts.begin_run()
         records = await self._record.load()
         # Origins come before their copies, so that the common lines belong to the origin's session.
         live = {path: planned.stat for path, planned in self._live.items()}
@@ -215,6 +214,11 @@ class TranscriptImport:
             self._take_plan(next(iter(self._plans)))
         return planned
 
+    async def _plan_of(self, path: str) -> TranscriptPlan | None:
+        """Return only the plan; see ``_ensure_imported``."""
+        planned = await self._ensure_imported(path)
+        return None if planned is None else planned.plan
+
     def _take_plan(self, path: str) -> _Planned | None:
         planned = self._plans.pop(path, None)
         self._planned_lines -= 0 if planned is None else planned.plan.size
@@ -258,7 +262,7 @@ class TranscriptImport:
         is_behind = live is not None and live.done.size != record.size
         live = None if is_behind or (recorded is not None and recorded.is_completed) else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
-            start = await self._start(source, record)
+            start = await self._starts.start(source, record)
             plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
             done = SourceReading(record, None if source.agent else SessionFacts(source.format), start)
@@ -293,7 +297,7 @@ class TranscriptImport:
     async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
         """Return the events that the session of a source already has, usually from its hooks; None without any.
 
-        Raises: _UnderWay while hooks may still be recording events that the source already has; CallFailed.
+        Raises: UnderWay while hooks may still be recording events that the source already has; CallFailed.
         """
         if source.session in self._listed:
             return None
@@ -308,8 +312,8 @@ class TranscriptImport:
             return None
         last = max((event.at for event in events if event.at is not None), default=session.updated_at)
         if session.state == "active" and min(last, session.updated_at) > self._clock.wall_ms() - _QUIET_MS:
-            self._under_way.add(source.path)
-            raise _UnderWay(
+            self._starts.under_way.add(source.path)
+            raise UnderWay(
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
@@ -373,54 +377,6 @@ class TranscriptImport:
                 )
                 if is_listed:
                     self._listed[session] = made.session
-
-    async def _start(self, source: Transcript, record: SourceRecord) -> Start:
-        """Return where the first chain of a source begins: in the source that spawned it or that it continues."""
-        others = source.parent if source.parent != source.session else ""
-        parent = source.session if source.agent else others
-        if not parent and source.base is None:
-            return Start()
-        near: Start | None = None
-        for path in self._origins.of_session(source, parent or source.session):
-            origin = await self._ensure_imported(path)
-            if path in self._under_way:
-                raise _UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
-            if origin is None:
-                continue
-            if source.base is not None:
-                # If a thread has several files, the right one has a line that ends at this byte.
-                start, is_line_end = origin.plan.at_byte(source.base)
-                if is_line_end:
-                    return start
-                near = near or start
-            elif source.agent or source.is_spawned:
-                if source.agent and origin.plan.newest is not None:
-                    self._conversation_ends[source.session] = origin.plan.newest
-                known = await self._recorded_start(source, record)
-                caller = await self._caller(source, origin.plan)
-                return known or caller.at_spawn(*source.spawn_keys or (source.native,), began=source.began)
-        return near or await self._recorded_start(source, record) or Start()
-
-    async def _recorded_start(self, source: Transcript, record: SourceRecord) -> Start | None:
-        """Return where an earlier import has begun the chain of a sub-agent; None for other sources and a new one."""
-        if not record.size or not (source.agent or source.is_spawned):
-            return None
-        if record.start is not None:
-            return record.start
-        # An earlier version has imported it: its first commit has the start as parent.
-        made, commit = set(record.commits.values()), next(iter(record.commits.values()), None)
-        with suppress(NotFound):
-            while commit in made:
-                commit = (await self._client.commit_show(commit)).commit.parent or None
-            return Start(commit=commit)
-        return None
-
-    async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
-        """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
-        keys = source.spawn_keys
-        path = self._callers.path(source.file, keys) if keys and conversation.spawning.line(keys) is None else ""
-        caller = await self._ensure_imported(path) if path else None
-        return conversation if caller is None or caller.plan.spawning.line(keys) is None else caller.plan
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat, or after which it may begin."""
@@ -508,7 +464,7 @@ class TranscriptImport:
         if self._is_watch:
             return None
         if planned.source.agent:
-            return self._conversation_ends.get(planned.source.session)
+            return self._starts.conversation_ends.get(planned.source.session)
         return planned.plan.newest if delta.agent and delta.trigger == "session_end" else None
 
     async def _parent(self, planned: _Planned, start: Start) -> Parent:
@@ -571,10 +527,6 @@ def _workdir(source: Transcript) -> str:
     """Return the working directory of a source; the root directory if it has none."""
     found = source.workdir
     return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
-
-
-class _UnderWay(ValueError):
-    """Hooks may still be recording the session of the source."""
 
 
 def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | None]:

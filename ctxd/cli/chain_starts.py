@@ -1,0 +1,97 @@
+"""Starts of imported chains: the places in the sources that spawned others, or that others continue.
+
+Separate from the import of the source: this reads plans of other sources only.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ctxd.capture.import_plan_types import Start
+from ctxd.capture.native_import_plan import TranscriptPlan
+from ctxd.cli.import_state import SourceRecord
+from ctxd.cli.origin_candidates import ImportOrigins
+from ctxd.transcripts.claude_sidecars import AgentCallers
+from ctxd.transcripts.discovery import Transcript
+from ctxd_client.errors import NotFound
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+
+class UnderWay(ValueError):
+    """Hooks may still be recording the session of the source."""
+
+
+class ChainStarts:
+    """The starts of the sources of one harness. ``plan_of``: returns the plan of the source at a path, imported if
+    necessary, or None if it cannot be read."""
+
+    def __init__(
+        self, client: "Client", origins: ImportOrigins, plan_of: Callable[[str], Awaitable[TranscriptPlan | None]]
+    ) -> None:
+        self._client = client
+        self._origins = origins
+        self._plan_of = plan_of
+        self._callers = AgentCallers()
+        self.under_way: set[str] = set()
+        """Paths of the sources whose sessions hooks may still be recording, as noted in this run."""
+        self.conversation_ends: dict[str, int] = {}
+        """The end of each session's conversation in which a sub-agent begins, in ms since 1970."""
+
+    def begin_run(self) -> None:
+        """Forget what was found in the run before, as files may have changed."""
+        self._callers, self.under_way = AgentCallers(), set()
+
+    async def start(self, source: Transcript, record: SourceRecord) -> Start:
+        """Return where the first chain of a source begins; a start without a commit for one that has its own root.
+
+        Raises: UnderWay if hooks may still be recording the session in which it begins; CallFailed.
+        """
+        others = source.parent if source.parent != source.session else ""
+        parent = source.session if source.agent else others
+        if not parent and source.base is None:
+            return Start()
+        near: Start | None = None
+        for path in self._origins.of_session(source, parent or source.session):
+            origin = await self._plan_of(path)
+            if path in self.under_way:
+                raise UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
+            if origin is None:
+                continue
+            if source.base is not None:
+                # If a thread has several files, the right one has a line that ends at this byte.
+                start, is_line_end = origin.at_byte(source.base)
+                if is_line_end:
+                    return start
+                near = near or start
+            elif source.agent or source.is_spawned:
+                if source.agent and origin.newest is not None:
+                    self.conversation_ends[source.session] = origin.newest
+                known = await self._recorded(source, record)
+                caller = await self._caller(source, origin)
+                return known or caller.at_spawn(*source.spawn_keys or (source.native,), began=source.began)
+        return near or await self._recorded(source, record) or Start()
+
+    async def _recorded(self, source: Transcript, record: SourceRecord) -> Start | None:
+        """Return where an earlier import has begun the chain of a sub-agent; None for other sources and a new one."""
+        if not record.size or not (source.agent or source.is_spawned):
+            return None
+        if record.start is not None:
+            return record.start
+        # An earlier version has imported it: its first commit has the start as parent.
+        made, commit = set(record.commits.values()), next(iter(record.commits.values()), None)
+        with suppress(NotFound):
+            while commit in made:
+                commit = (await self._client.commit_show(commit)).commit.parent or None
+            return Start(commit=commit)
+        return None
+
+    async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
+        """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
+        keys = source.spawn_keys
+        path = (
+            self._callers.path(source.file, keys) if source.agent and conversation.spawning.line(keys) is None else ""
+        )
+        caller = await self._plan_of(path) if path else None
+        return conversation if caller is None or caller.spawning.line(keys) is None else caller
