@@ -88,7 +88,9 @@ class RecordedEvents:
         self.is_completed = False
         """True if the source is imported whole for the first time: the session then continues from its chain."""
         self._first_line: bytes | None = None
-        self._is_within = self._has_first_line = False
+        self._has_first_line = False
+        self.is_within = False
+        """True if the last line is within ``whole``."""
         self._has_commits = has_commits
         self.before = before
         self.newest = newest
@@ -126,7 +128,7 @@ class RecordedEvents:
         """Set ``continued_at`` at the first line that continues the session, and return True for it: after all of the
         session's prompts, the next prompt of the conversation, or any line if a hand-over began the source; or the line
         found by an earlier import."""
-        if self.newest is None or not line.to_store or self._is_within or line.end < self.continued_at:
+        if self.newest is None or not line.to_store or self.is_within or line.end < self.continued_at:
             return False
         is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
         if line.end != self.continued_at and not (is_first and self.is_over):
@@ -189,10 +191,10 @@ class RecordedEvents:
         if line.end <= self.since or line.record is None:
             return line
         known = self.meet(events)
-        self._is_within = line.end <= self.whole
+        self.is_within = line.end <= self.whole
         if not known:
             return line
-        if self._is_within:
+        if self.is_within:
             self._first_line = self._first_line or line.to_store
             return line
         if len(known) == len(events) and not any(map(_has_attachments, known)):

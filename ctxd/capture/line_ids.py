@@ -55,8 +55,9 @@ class LineIds:
         self._relinked[hash(id)] = place
 
     def forget(self, id: str | None) -> None:
-        """Forget the place of a line."""
+        """Forget the place of a line, and the one after which its children continue."""
         self._places.pop(hash(id), None)
+        self._relinked.pop(hash(id), None)
 
     def _note_sent_as(self, record: Record, place: int) -> None:
         """Note the earlier id of a prompt that Claude Code has stored anew: later records may name that as parent."""

@@ -16,14 +16,7 @@ from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeat
 from ctxd.capture.line_ids import LineIds
 from ctxd.capture.spawning_calls import SpawningCalls, spawns
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import (
-    BegunTurns,
-    Branch,
-    LineTimes,
-    replacement_in,
-    rolled_back,
-    turn_in,
-)
+from ctxd.capture.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import tokens_of
 from ctxd.transcripts.claude_code import Segment, compaction_metadata, is_rewind, is_typed, preserved
@@ -501,11 +494,13 @@ def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iter
 
 def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
     """Go on after the message ``leaf``, or anew without it: later records that name it follow this one."""
-    if plan.keeps_cuts or plan.recorded is not None or plan._agent:
+    if plan.keeps_cuts or plan._agent or (plan.recorded is not None and not plan.recorded.is_within):
         return
-    place = plan._ids.place(leaf)
+    main, place = plan._main, plan._ids.place(leaf)
     if not leaf:
-        plan._begin_anew([])
+        if main is not None and (main.last_spoken >= 0 or main.begin != ROOT):
+            plan._to = plan._branch(ROOT)
+            plan.branch_points.append(-1)
     elif place is None or (place in plan.outside and plan._goes_on_from(place)):
         return
     elif place in plan.outside:
@@ -519,6 +514,9 @@ def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
         yield from plan._after_turn(place)
     if plan._to is not None:
         plan._main = plan._to
+        if plan._to is not main:
+            # It is as new as the conversation is now, not as it will be.
+            plan._to.at = plan.newest
         plan._ids.relink(leaf, plan._place)
 
 

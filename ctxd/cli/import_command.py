@@ -73,7 +73,9 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
 
         tune_gc()
         async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
-            work = TranscriptImport(client, harness, dry_run=dry_run, watch=watch, progress=progress)
+            work = TranscriptImport(
+                client, harness, dry_run=dry_run, watch=watch, progress=progress, note=run.screen.note
+            )
             if watch:
                 try:
                     await _watch(run, work, harness, places)

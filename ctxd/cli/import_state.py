@@ -108,6 +108,8 @@ class ImportRecord:
     def __init__(self, client: "Client", harness: HarnessCommand, *, saved_every_s: float) -> None:
         self.sources: dict[str, SourceRecord] = {}
         self.changed: set[str] = set()
+        self.merged: set[str] = set()
+        """Paths of sources of which another import has made commits, as found by ``save``."""
         self._client = client
         self._harness = harness
         self._saved_every_s = saved_every_s
@@ -166,6 +168,8 @@ class ImportRecord:
                         mine_of = self.sources.setdefault(path, theirs)
                         mine_of.cuts = sorted({*mine_of.cuts, *theirs.cuts})
                         mine_of.ends = sorted({*mine_of.ends, *theirs.ends})
+                        if theirs.commits.keys() - mine_of.commits.keys():
+                            self.merged.add(path)
                         mine_of.commits |= theirs.commits
                     continue
                 self._kept = address

@@ -81,12 +81,15 @@ class TranscriptImport:
         dry_run: bool = False,
         watch: bool = False,
         progress: Callable[[str], None],
+        note: Callable[[str], None] | None = None,
     ) -> None:
-        """``watch``: ``run`` will be called again, so the newest plans are kept."""
+        """``watch``: ``run`` will be called again, so the newest plans are kept. ``note`` is called if another import
+        has to end first, ``progress`` without it."""
         self._client = client
         self._harness = harness
         self._dry_run = dry_run
         self._progress = progress
+        self._note = note or progress
         self._clock = SystemClock()
         self._record = ImportRecord(client, harness, saved_every_s=60.0 if watch else 10.0)
         self._records = self._record.sources
@@ -112,7 +115,7 @@ class TranscriptImport:
         """
         if self._dry_run:
             return await self._run(places)
-        async with import_lock(self._client.socket, self._harness, self._clock, self._progress):
+        async with import_lock(self._client.socket, self._harness, self._clock, self._note):
             return await self._run(places)
 
     async def _run(self, places: Sequence[Path]) -> ImportResult:
@@ -258,8 +261,9 @@ class TranscriptImport:
     ) -> tuple[_Planned, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
-        # The record is ahead of the plan of a file that was read under another name meanwhile.
-        is_behind = live is not None and live.done.size != record.size
+        # The record is ahead of the plan of a file that was read under another name, or by another import, meanwhile.
+        is_behind = live is not None and (live.done.size != record.size or source.path in self._record.merged)
+        self._record.merged.discard(source.path)
         live = None if is_behind or (recorded is not None and recorded.is_completed) else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
             start = await self._starts.start(source, record)

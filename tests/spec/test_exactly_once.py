@@ -259,6 +259,33 @@ def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_contex
     assert held(client, session.id)["answer e"] == 2, "of the hooks, and of the whole transcript"
 
 
+@pytest.mark.requirement("IMP-17")
+@pytest.mark.parametrize("is_hooked", [True, False])
+def test_a_rewind_before_the_next_prompt_takes_turns_of_hooks_out_of_the_context(
+    session: Session, client: SyncClient, is_hooked: bool
+) -> None:
+    def in_context() -> list[str]:
+        session.imported()
+        assert session.imported()["commits"] == 0
+        return [label for label in "abc" if whole(client, session.id)[f"prompt {label}"]]
+
+    session.turn("a")
+    after_a = session.last
+    session.turn("b")
+    marker = {"type": "last-prompt", "leafUuid": after_a, "explicit": True, "sessionId": session.native}
+    with session.file.open("a") as file:
+        file.write(json.dumps(marker) + "\n")
+    session.hook("SessionEnd", reason="other")
+    assert in_context() == ["a"]
+    session.last, session.written = after_a, datetime.now(UTC).isoformat()
+    if is_hooked:
+        session.hook("SessionStart", source="resume")
+    session.turn("c", hooked=is_hooked)
+    if is_hooked:
+        session.hook("SessionEnd", reason="other")
+    assert in_context() == ["a", "c"]
+
+
 @pytest.mark.requirement("HOK-14")
 def test_turns_after_a_return_are_in_one_commit_and_so_are_those_before_hooks(
     session: Session, client: SyncClient

@@ -536,3 +536,26 @@ def test_two_rewinds_to_one_message_are_branches_of_it(
     append(path, rewind(claude, "d", explicit=True))
     imported(daemon, "claude", tmp_path)
     assert labels(client, newest(client, claude.id).commit).replace("!", "") == "abcd"
+
+
+@pytest.mark.requirement("IMP-17")
+def test_the_newest_of_several_rewinds_counts(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d"), rewind(claude, "b", explicit=True)]
+    write(tmp_path / f"{claude.session}.jsonl", [*records, rewind(claude, None, explicit=True)])
+    imported(daemon, "claude", tmp_path)
+    assert labels(client, newest(client, claude.id).commit) == "!"
+
+
+@pytest.mark.requirement("IMP-17")
+def test_a_rewind_that_was_taken_back_is_older_than_what_followed(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    records += [rewind(claude, "b", explicit=True), rewind(claude, "d", explicit=True)]
+    claude.last = claude.ids["d"]
+    records += [*claude.turn("e", "f"), *compaction(claude, "k", "s", logical="f")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    imported(daemon, "claude", tmp_path)
+    assert newest(client, claude.id).commit_type == "compaction"

@@ -111,3 +111,27 @@ def test_a_file_that_grows_elsewhere_and_comes_back_is_stored_once(
     anyio.run(watched)
     assert once(client, claude.id) == "abcdef"
     assert views(client, claude.id) == ["abcdef"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_takes_over_what_another_import_has_committed_meanwhile(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+
+    async def watched() -> None:
+        async with connect(daemon.socket) as connected:
+            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+            await watch.run([tmp_path])
+            append(path, claude("c"))
+            await watch.run([tmp_path])
+            append(path, claude("d", "assistant"))
+            await TranscriptImport(connected, "claude", progress=lambda _: None).run([tmp_path])
+            await watch.save(when_due=False)
+            append(path, *claude.turn("e", "f"))
+            await watch.run([tmp_path])
+            await watch.save(when_due=False)
+
+    anyio.run(watched)
+    assert once(client, claude.id) == "abcdef"
+    assert views(client, claude.id) == ["abcdef"]
