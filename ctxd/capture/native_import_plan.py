@@ -510,12 +510,11 @@ def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
     elif branch is plan._main and branch.last_spoken <= place:
         plan._to = branch
     else:
-        # A chain of its own is as new as the rewind.
         yield from plan._after_turn(place)
     if plan._to is not None:
         plan._main = plan._to
         if plan._to is not main:
-            # It is as new as the conversation is now, not as it will be.
+            # The chain is as new as the conversation is now, not as it will be.
             plan._to.at = plan.newest
         plan._ids.relink(leaf, plan._place)
 
