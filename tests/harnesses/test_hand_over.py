@@ -35,6 +35,15 @@ def handed_over(client: Client, commit: str) -> dict[str, Any]:
     return made
 
 
+def newest_commit(daemon: Running) -> str:
+    """The newest commit of the only session."""
+    with connect_sync(daemon.socket) as ctxd:
+        (session,) = ctxd.session_list().sessions
+        commit = ctxd.commit_resolve(session=session.session).commit
+    assert commit is not None
+    return commit.commit
+
+
 def native(client: Client, made: dict[str, Any]) -> str:
     """What names a handed-over session on the harness's own command line."""
     return str(made["file"] if client.harness == "pi" else made["native_session"])
@@ -87,14 +96,10 @@ def test_an_imported_session_that_is_handed_back_has_the_same_messages(
         client.ask()
         imported = json.loads(client.ctx("import", harness, "--json"))
         assert imported["commits"] > 0 and imported["skipped"] == []
-        session = client.session()
-        with connect_sync(daemon.socket) as ctxd:
-            (captured,) = ctxd.session_list().sessions
-            commit = ctxd.commit_resolve(session=captured.session).commit
-        assert commit is not None
+        session, commit = client.session(), newest_commit(daemon)
         client.ask(AGAIN, session=session)
         own = model.conversation()
-        made = handed_over(client, commit.commit)
+        made = handed_over(client, commit)
         client.ask(AGAIN, session=native(client, made))
         handed = model.conversation()
         assert len(own) >= 9 and handed == own
@@ -107,7 +112,7 @@ def test_an_imported_session_that_is_handed_back_has_the_same_messages(
             newest = ctxd.commit_resolve(session=made["session"]).commit
             assert newest is not None
             story = ctxd.commit_materialize(newest.commit, stop="root", format="narrative-v1").content or ""
-            assert commit.commit in [each.commit for each in ctxd.commit_history(newest.commit, depth=5).commits]
+            assert commit in [each.commit for each in ctxd.commit_history(newest.commit, depth=5).commits]
     assert [story.count(text) for text in (PROMPT, AGAIN, "Well then.")] == [1, 1, 1]
 
 
@@ -131,12 +136,9 @@ def test_a_rewound_session_is_handed_back_as_the_harness_itself_resumes_it(
         with file.open("a") as lines:
             lines.write(json.dumps({**leaf, "explicit": True} if is_marked else leaf) + "\n")
         client.ctx("import", harness, "--json")
-        with connect_sync(daemon.socket) as ctxd:
-            (captured,) = ctxd.session_list().sessions
-            commit = ctxd.commit_resolve(session=captured.session).commit
-        assert commit is not None
+        commit = newest_commit(daemon)
         client.ask(AGAIN, session=session)
         own = model.conversation()
-        client.ask(AGAIN, session=native(client, handed_over(client, commit.commit)))
+        client.ask(AGAIN, session=native(client, handed_over(client, commit)))
         assert model.conversation() == own
         assert ("taken back" in json.dumps(own)) is not is_marked

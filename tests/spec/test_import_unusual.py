@@ -110,6 +110,15 @@ def test_headless_output_in_a_json_file_is_an_array_or_lines(
 
 
 @pytest.mark.requirement("IMP-6")
+def test_a_transcript_of_another_harness_is_skipped_with_the_command_that_imports_it(
+    daemon: Running, tmp_path: Path
+) -> None:
+    path = Codex().write(tmp_path)
+    (skipped,) = imported(daemon, "claude", tmp_path)["skipped"]
+    assert (skipped["path"], skipped["reason"]) == (str(path), "a transcript of codex (codex): use ctx import codex")
+
+
+@pytest.mark.requirement("IMP-6")
 def test_a_pipe_is_refused(daemon: Running, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     done = ctx(daemon, "import", "claude", str(tmp_path / "pipe.jsonl"))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -21,6 +22,13 @@ from tests.client.running import Running
 from tests.spec.claude_records import once
 from tests.spec.test_exactly_once import Session
 from tests.spec.test_import import CTX, Claude, append, views, write
+
+
+@asynccontextmanager
+async def importing(daemon: Running, *, watch: bool) -> AsyncIterator[TranscriptImport]:
+    """An import, or a ``watch``, whose runs the test makes."""
+    async with connect(daemon.socket) as connected:
+        yield TranscriptImport(connected, "claude", watch=watch, progress=lambda _: None)
 
 
 @pytest.mark.requirement("IMP-9")
@@ -78,8 +86,7 @@ def test_a_watch_reads_only_the_new_lines_of_a_session_with_hooks(
     monkeypatch.setattr(WholeImportCheck, "add", lambda check, line: (read.append(line.end), add(check, line)))
 
     async def watched() -> None:
-        async with connect(daemon.socket) as connected:
-            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+        async with importing(daemon, watch=True) as watch:
             for label in "bcd":
                 await watch.run([session.file.parent])
                 session.turn(label, hooked=False)
@@ -98,8 +105,7 @@ def test_a_file_that_grows_elsewhere_and_comes_back_is_stored_once(
     there.parent.mkdir()
 
     async def watched() -> None:
-        async with connect(daemon.socket) as connected:
-            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+        async with importing(daemon, watch=True) as watch:
             await watch.run([tmp_path])
             append(here, claude("c"))
             await watch.run([tmp_path])
@@ -120,15 +126,16 @@ def test_a_watch_takes_over_what_another_import_has_committed_meanwhile(
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
 
     async def watched() -> None:
-        async with connect(daemon.socket) as connected:
-            watch = TranscriptImport(connected, "claude", watch=True, progress=lambda _: None)
+        async with importing(daemon, watch=True) as watch:
             await watch.run([tmp_path])
             append(path, claude("c"))
             await watch.run([tmp_path])
             append(path, claude("d", "assistant"))
-            await TranscriptImport(connected, "claude", progress=lambda _: None).run([tmp_path])
+            async with importing(daemon, watch=False) as other:
+                await other.run([tmp_path])
             await watch.save(when_due=False)
-            append(path, *claude.turn("e", "f"))
+            # No prompt, before which every import would end a delta.
+            append(path, claude("e", "assistant"), claude("f", "assistant"))
             await watch.run([tmp_path])
             await watch.save(when_due=False)
 
