@@ -39,8 +39,9 @@ class SpawningCalls:
                 for name in _spawned_in(event):
                     self._results.setdefault(name, call)
             elif isinstance(event, OpaqueEvent) and event.kind in _STARTED:
-                name, spawner = _started_in(record_of(event.data))
-                self._results.setdefault(name, self._calls.get(spawner, place))
+                started, spawner = _started_in(record_of(event.data))
+                if started:
+                    self._results.setdefault(started, self._calls.get(spawner, place))
 
     def line(self, keys: Iterable[str]) -> int | None:
         """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""

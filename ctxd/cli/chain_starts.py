@@ -90,8 +90,8 @@ class ChainStarts:
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
         """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
         keys = source.spawn_keys
-        path = (
-            self._callers.path(source.file, keys) if source.agent and conversation.spawning.line(keys) is None else ""
-        )
+        if not source.agent or conversation.spawning.line(keys) is not None:
+            return conversation
+        path = self._callers.path(source.file, keys)
         caller = await self._plan_of(path) if path else None
         return conversation if caller is None or caller.spawning.line(keys) is None else caller

@@ -23,7 +23,6 @@ from ctxd.cli.common_options import (
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
-from ctxd.cli.session_chat import note_conversation_in_commits
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.session_markdown import markdown
 from ctxd.click_support import INTERRUPTED, Command, Group, Stop
@@ -394,16 +393,19 @@ def export(run: Invocation, session: str | None) -> None:
 
     Every secret that a rule knows is replaced, whatever the session's policy.
     """
+    from ctxd.cli.session_chat import note_conversation_in_commits
+
     with run.client() as client:
-        records = _records(client, session_id(client, session))
+        id = session_id(client, session)
+        records = _records(client, id)
         if run.screen.as_json:
             for record in records:
                 run.screen.record(record)
         else:
             for part in markdown(records):
                 run.screen.content(part)
-        if not client.session_events(session_id(client, session), limit=1).events:
-            note_conversation_in_commits(run, client, session_id(client, session))
+        if not client.session_events(id, limit=1).events:
+            note_conversation_in_commits(run, client, id)
 
 
 def _records(client: SyncClient, session: str) -> Iterator[dict[str, Any]]:
