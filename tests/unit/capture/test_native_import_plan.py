@@ -495,3 +495,28 @@ def test_only_regular_files_that_may_be_transcripts_are_candidates(tmp_path):
         Skipped(str(tmp_path / "a/x.jsonl.zst"), "the same rollout is there uncompressed"),
         tmp_path / "a/y.jsonl.zst",
     ]
+
+
+def test_lines_that_were_reserved_before_they_are_added_are_planned_alike():
+    def record(id, parent, kind="user", **more):
+        return {
+            "type": kind, "uuid": id, "parentUuid": parent, "message": {"role": kind, "content": f"text {id}"}, **more
+        }  # fmt: skip
+
+    beside = {"type": "system", "subtype": "informational", "uuid": "s", "parentUuid": "b", "content": "x"}
+    records = [
+        record("a", None), record("b", "a", "assistant"), record("c", "b"), record("d", "c", "assistant"),
+        beside, record("e", "s"), record("f", "e", "assistant"),
+    ]  # fmt: skip
+    lines, end = [], 0
+    for each in records:
+        raw = msgspec.json.encode(each) + b"\n"
+        end += len(raw)
+        lines.append(SourceLine(end, raw, each, raw))
+    plans = []
+    for is_reserved in (False, True):
+        plan = TranscriptPlan("claude-code", "here")
+        places = [plan.reserve(line) if is_reserved else None for line in lines]
+        made = [delta for line, place in zip(lines, places, strict=True) for delta in plan.add(line, place)]
+        plans.append([*made, *plan.flush()])
+    assert plans[0] == plans[1] and len(plans[0]) == 3
