@@ -86,11 +86,11 @@ class TranscriptPlan:
         """The newest time so far in the conversation, or in the sub-agent whose source it is, in ms since 1970."""
         self._oldest: int | None = None
         self.branch_points: list[int] = []
-        """The line after which each branch of the conversation begins; -1 for one that follows none."""
+        """The line after which each branch of the conversation begins, or goes on when it is returned to; -1 for
+        none."""
         self._continued, self._summaries = set[int](), set[int]()
         self._place = 0  # Of the line that is added.
         self._to: Branch | None = None
-        self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
 
     @property
@@ -264,19 +264,25 @@ class TranscriptPlan:
             self._main = self._branch(self._start, self._agent)
         return self._main
 
-    def _branch(self, start: Start, agent: str = "") -> Branch:
+    def _branch(self, start: Start, agent: str = "", *, after: int | None = None) -> Branch:
         branch = Branch(len(self._branches), agent, start)
         self._branches.append(branch)
+        if after is not None and agent == self._agent:
+            self.branch_points.append(after)
         return branch
+
+    def _go_on(self, branch: Branch, place: int) -> None:
+        """Direct the next line to ``branch``, after its line ``place``."""
+        if branch is not self._main and branch.agent == self._agent:
+            self.branch_points.append(place)
+        self._to = branch
 
     def _after(self, place: int) -> Iterator[PlannedDelta]:
         """Begin a branch after line ``place``, and direct the next line to it."""
         if self._commit_of[place] == 0 and place not in self.outside:
             yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
         agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
-        self._to = self._branch(self.at_line(place), agent)
-        if agent == self._agent:
-            self.branch_points.append(place)
+        self._to = self._branch(self.at_line(place), agent, after=place)
 
     def _begin_anew(self, events: Sequence[Event]) -> None:
         """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
@@ -284,8 +290,7 @@ class TranscriptPlan:
             return
         is_new_turn = self.recorded is None and (self._has_turn or self.copied) and any(map(is_typed, events))
         if is_new_turn or (main is not None and main.last_spoken >= 0):
-            self._main = self._to = self._branch(Start())
-            self.branch_points.append(-1)
+            self._main = self._to = self._branch(ROOT, self._agent, after=-1)
 
     def _note_aside(self, place: int, events: Sequence[Event]) -> None:
         """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
@@ -487,7 +492,7 @@ def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iter
     if any(map(is_typed, events)) and (place in plan._aside or branch.last_spoken > place):
         yield from plan._after_turn(place)
     else:
-        plan._to = branch
+        plan._go_on(branch, place)
         plan._note_aside(place, events)
     plan._main = plan._to
 
@@ -499,8 +504,7 @@ def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
     main, place = plan._main, plan._ids.place(leaf)
     if not leaf:
         if main is not None and (main.last_spoken >= 0 or main.begin != ROOT):
-            plan._to = plan._branch(ROOT)
-            plan.branch_points.append(-1)
+            plan._to = plan._branch(ROOT, after=-1)
     elif place is None or (place in plan.outside and plan._goes_on_from(place)):
         return
     elif place in plan.outside:
@@ -526,8 +530,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
         if record:
             plan._entries.append(plan.size - 1)
         return
-    parent = record.get("parentId")
-    place = plan._ids.place(as_text(parent))
+    place = plan._ids.place(as_text(record.get("parentId")))
     if place is None:
         plan._begin_anew(events)
     elif place in plan.outside:
@@ -539,7 +542,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
         if branch.last != place:
             yield from plan._after(place)
         else:
-            plan._to = branch
+            plan._go_on(branch, place)
         plan._main = plan._to
 
 
@@ -564,8 +567,7 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
         if main.lines:
             yield plan._cut(main, "turn_boundary")
         first = plan._turns.take_back(turns)
-        plan.branch_points.append(first.place - 1)
-        plan._main = plan._to = plan._branch(first.start)
+        plan._main = plan._to = plan._branch(first.start, after=first.place - 1)
 
 
 def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:

@@ -26,7 +26,8 @@ class WholeImportCheck:
         self.recorded = recorded
         self.is_first = is_first
         self.is_needed = False
-        """True once the conversation has gone back to before a line that the session has. Also true once a turn that
+        """True once the conversation has gone back to before a line that the session has, or to one of the branches in
+        the part that is imported whole. Also true once a turn that
         the session lacks comes after turns that it has and that came after a first continuation: the lines of a source
         continue a session at one place only. If ``is_first``, also true if a whole turn that the session lacks comes
         before everything that it has, as after hooks were installed and the session was resumed."""
@@ -36,7 +37,7 @@ class WholeImportCheck:
         """The last of these bytes."""
         self._plan = TranscriptPlan(source.format, source.path)
         self._read = LINE_READERS[source.format]
-        self._last_recorded = -1
+        self._last_recorded = -1  # Or the last line of the part that is imported whole.
         self._is_recorded_after_continuation = False
         self._is_asked = self._is_answered = False  # Before the first line that the session has.
 

@@ -259,6 +259,32 @@ def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_contex
     assert held(client, session.id)["answer e"] == 2, "of the hooks, and of the whole transcript"
 
 
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize("is_hooked", [True, False])
+def test_a_return_to_a_branch_that_was_left_continues_it(session: Session, client: SyncClient, is_hooked: bool) -> None:
+    def after(parent: str | None, label: str) -> list[str]:
+        if is_hooked:
+            session.hook("SessionStart", source="resume")
+        session.last, session.written = parent, datetime.now(UTC).isoformat()
+        session.turn(label, hooked=is_hooked)
+        if is_hooked:
+            session.hook("SessionEnd", reason="other")
+        session.imported()
+        assert session.imported()["commits"] == 0
+        return [each for each in "abcde" if whole(client, session.id)[f"prompt {each}"]]
+
+    session.turn("a")
+    after_a = session.last
+    session.turn("b")
+    after_b = session.last
+    session.hook("SessionEnd", reason="other")
+    assert after(after_a, "c") == ["a", "c"]
+    after_c = session.last
+    assert after(after_b, "d") == ["a", "b", "d"]
+    # Both branches are in the imported part now.
+    assert after(after_c, "e") == ["a", "c", "e"]
+
+
 @pytest.mark.requirement("IMP-17")
 @pytest.mark.parametrize("is_hooked", [True, False])
 def test_a_rewind_before_the_next_prompt_takes_turns_of_hooks_out_of_the_context(
