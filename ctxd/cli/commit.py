@@ -12,6 +12,7 @@ import msgspec
 
 from ctxd.cli.artifact import input_file, sent_upload
 from ctxd.cli.commit_context_download import download, downloaded
+from ctxd.cli.commit_lines import beginnings, commit_line
 from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
@@ -173,11 +174,12 @@ def log(
                         found += more
         else:
             found, next_cursor = _chain(client, cursor or located_commit(client, commit, session).commit, limit)
-    if run.screen.listing(found, [each.commit for each in found], next_cursor=next_cursor):
-        return
+        if run.screen.listing(found, [each.commit for each in found], next_cursor=next_cursor):
+            return
+        texts = beginnings(client, found)
     rows = drawn(found) if graph else [("", each) for each in found]
     for lanes, each in rows:
-        run.screen.line(lanes + ("" if each is None else _line(run, each)))
+        run.screen.line(lanes + ("" if each is None else commit_line(run, each, texts.get(each.commit, ""))))
     note_next_page(run, next_cursor)
 
 
@@ -242,18 +244,6 @@ def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
             is_due = parent is not None and parent.commit in waiting and not children[parent.commit]
             following = parent if is_due else None
     return ordered
-
-
-def _line(run: Invocation, commit: Commit) -> str:
-    """One commit on one line."""
-    screen = run.screen
-    marks = [commit.commit_type] if commit.commit_type != "delta" else []
-    marks += ["root"] if commit.parent is None else []
-    marks += [f"tag: {cell(tag)}" for tag in commit.tags]
-    beside = screen.paint(f" ({', '.join(marks)})", "cyan") if marks else ""
-    told = f"[{commit.checkpoint}, {count(commit.message_count, 'message')}]"
-    summary = cell(commit.summary.partition("\n")[0]) or screen.paint(told, "dim")
-    return f"{screen.paint(commit.commit, 'yellow')}{beside}  {moment(commit.created_at_ms)}  {summary}"
 
 
 @click.command(cls=Command, examples="ctx show\nctx show HEAD~1\nctx show ctx-1a2b3c4d --json")
@@ -470,7 +460,7 @@ def _print_changed(run: Invocation, made: Commit) -> None:
     if run.screen.as_json:
         run.screen.document(made)
     else:
-        run.screen.line(_line(run, made))
+        run.screen.line(commit_line(run, made))
 
 
 def _check_sessions(everything: bool, session: str | None) -> None:
@@ -490,10 +480,12 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
     with run.client() as client:
         id = None if everything else session_if_any(client, session)
         page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)
-    if run.screen.listing(page.commits, [each.commit for each in page.commits], next_cursor=page.next_cursor):
-        return
+        if run.screen.listing(page.commits, [each.commit for each in page.commits], next_cursor=page.next_cursor):
+            return
+        texts = beginnings(client, page.commits)
     for each in page.commits:
-        run.screen.line(f"{_line(run, each)}  ({count(each.depth + 1, 'commit')})")
+        told = commit_line(run, each, texts.get(each.commit, ""))
+        run.screen.line(f"{told}  ({count(each.depth + 1, 'commit')})")
     note_next_page(run, page.next_cursor)
 
 

@@ -91,6 +91,41 @@ def test_the_log_shows_a_chain_or_all_branches(real, chain):
 
 
 @pytest.mark.requirement("CMT-17")
+def test_commits_without_a_summary_are_listed_by_how_their_conversation_begins(real, own):
+    client = own.client
+    reply = {"type": "assistant", "message": {"content": [{"type": "text", "text": "a reply\nof two lines"}]}}
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    deltas = {
+        "a prompt": json.dumps(reply) + "\n" + line("\n a prompt \nand more"),
+        "a reply": json.dumps(reply) + "\n",
+        'Bash {"command":"ls"}': json.dumps({"type": "assistant", "message": {"content": [call]}}) + "\n",
+        "p" * 90 + "…": line("p" * 91),
+        "escape \\x1b[2J": line("escape \x1b[2J"),
+        "": json.dumps({"type": "mode", "mode": "x"}) + "\n",
+    }
+    made = {
+        client.commit_checkpoint(LINES, delta, session=own.id, thread_id="agent-7").commit.commit: text
+        for text, delta in deltas.items()
+    }
+    purged = client.commit_checkpoint(LINES, line("gone"), session=own.id).commit.commit
+    client.commit_discard([purged])
+    other = client.commit_checkpoint("own-v1", "any text", session=own.id).commit.commit
+    told = client.commit_checkpoint(LINES, line("left out"), session=own.id, summary="a summary").commit.commit
+    own.user("a turn of its own")
+    current = client.context_current(session=own.id).context_id
+    shown = {row.split()[0]: row for row in real("log", "--all").out.splitlines()}
+    for commit, text in made.items():
+        assert " (root, thread: agent-7)  " in shown[commit]
+        assert shown[commit].partition("Z  ")[2].rpartition(" [")[0] == text
+    assert shown[current].partition("Z  ")[2] == "a turn of its own [tool_call, 1 message]"
+    for commit in (purged, other):
+        assert shown[commit].partition("Z  ")[2].startswith("[explicit, ")
+    assert shown[told].endswith("Z  a summary")
+    assert "a turn of its own [" in real("branch").out
+    assert "a turn of its own [" in real("log", "--graph").out
+
+
+@pytest.mark.requirement("CMT-17")
 def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
     client = own.client
     tips = []
