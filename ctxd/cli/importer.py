@@ -269,7 +269,8 @@ class TranscriptImport:
             start = await self._starts.start(source, record)
             plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
-            done = SourceReading(record, None if source.agent else SessionFacts(source.format), start)
+            facts = SessionFacts(source.format, is_agent=bool(source.agent))
+            done = SourceReading(record, facts, start)
             if (before := await self._imported_before(source, record)) is not None:
                 return _Planned(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
                     source, (source, before)
@@ -342,8 +343,7 @@ class TranscriptImport:
             return
         if plan.copied and not plan.made:
             await self._create(source)
-        if done.facts is not None:
-            await self._describe(source, done.facts)
+        await self._describe(source, done.facts)
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()

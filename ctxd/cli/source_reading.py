@@ -48,10 +48,10 @@ def is_grown(before: Stat | None, stat: Stat | None) -> bool:
 
 
 class SourceReading:
-    """One reading of a source: its bytes so far, compared with the last import. ``facts``: None for a sub-agent, which
-    is not in any list. ``start``: where its first chain begins."""
+    """One reading of a source: its bytes so far, compared with the last import. ``start``: where its first chain
+    begins."""
 
-    def __init__(self, record: SourceRecord, facts: SessionFacts | None, start: Start = ROOT) -> None:
+    def __init__(self, record: SourceRecord, facts: SessionFacts, start: Start = ROOT) -> None:
         self.record = record
         self.facts = facts
         self.start = start
@@ -82,8 +82,7 @@ class SourceReading:
         """Add a line. Returns: True if an earlier import ended after it. ``is_level``: the last import did, with equal
         bytes."""
         if line.record is not None:
-            if self.facts is not None:
-                self.facts.add(line.record)
+            self.facts.add(line.record)
             if STATE in line.record:
                 return False  # Later lines are inserted before it.
         self._unhashed.append(line.source)

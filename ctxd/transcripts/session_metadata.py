@@ -26,10 +26,12 @@ _UNTITLED: Final = ("New session - ", "Child session - ")
 
 
 class SessionFacts:
-    """Collects the facts of one transcript from its records, in order."""
+    """Collects the facts of one transcript from its records, in order. ``is_agent``: of the transcript of a sub-agent,
+    which has only times: its title, prompt and grants are not those of the session."""
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: Format, *, is_agent: bool = False) -> None:
         self._format = format
+        self._is_agent = is_agent
         self._read = LINE_READERS[format]
         self._titles: dict[str, str] = {}
         self._summaries: dict[str, str] = {}
@@ -41,9 +43,11 @@ class SessionFacts:
 
     def add(self, record: Record) -> None:
         """Add the next record. Cost: a few look-ups, once the first prompt is found."""
-        if self._began is None or not self._prompt:
+        if self._began is None or not (self._prompt or self._is_agent):
             self._begin(self._events(record))
         self._endings.append(record)
+        if self._is_agent:
+            return
         match self._format:
             case "claude-code":
                 self._claude_code(record)
@@ -80,7 +84,7 @@ class SessionFacts:
         for event in events:
             if self._began is None and event.at is not None and event.at >= 0:
                 self._began = event.at
-            if not self._prompt and isinstance(event, PromptEvent) and event.sidechain is None:
+            if not (self._prompt or self._is_agent) and isinstance(event, PromptEvent) and event.sidechain is None:
                 self._prompt = event.text.strip()
 
     def _time(self, record: Record) -> int | None:

@@ -252,3 +252,25 @@ def test_a_sub_agent_whose_call_becomes_known_later_is_imported_once(
     assert chain.endswith("uvxy")
     if learnt != "conversation":
         assert not newest(client, claude.id).thread_id, "the session continues from its conversation"
+
+
+@pytest.mark.requirement("LST-11")
+def test_a_session_has_the_times_of_a_sub_agent_whose_caller_is_not_there_or_comes_later(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    call, agent = [claude("a"), calls(claude, "b", "t1", "Task")], [claude("x"), claude("y", "assistant")]
+    done = returns(claude, "c", "t1", "ok") | {"toolUseResult": {"agentId": "k1", "status": "completed"}}
+    records = [{**each, "isSidechain": True, "agentId": "k1", "permissionMode": "plan"} for each in agent]
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", records)
+    imported(daemon, "claude", tmp_path)
+
+    def listed() -> tuple[str, list[int]]:
+        row = next(row for row in client.session_list(limit=1000).sessions if row.session == claude.id)
+        return row.title, [at % 60_000 // 1000 for at in (row.created_at, row.updated_at)]
+
+    assert listed() == ("", [3, 4])
+    write(tmp_path / f"{claude.session}.jsonl", [*call, done])
+    imported(daemon, "claude", tmp_path)
+    assert listed() == ("text a", [1, 5])
+    recorded = client.session_get(claude.id).session.recorded
+    assert recorded is not None and recorded.permissions == {}

@@ -65,6 +65,16 @@ def test_claude_code():
     assert named.title == "B"
 
 
+def test_a_sub_agent_has_only_times():
+    found = SessionFacts("claude-code", is_agent=True)
+    found.add({"type": "ai-title", "aiTitle": "Named", "permissionMode": "plan"})
+    for at in (1, 3):
+        found.add(claude("Look", at, permissionMode="plan"))
+    assert found.recorded() == RecordedSession(began_at=BEGAN + 1000, ended_at=BEGAN + 3000)
+    known = RecordedSession(title="T", prompt="P", began_at=BEGAN, ended_at=BEGAN + 2000, permissions={"p": "x"})
+    assert found.recorded(known) == msgspec.structs.replace(known, ended_at=BEGAN + 3000)
+
+
 def test_codex():
     turn = {"approval_policy": "on-request", "sandbox_policy": {"type": "workspace-write"}, "model": "m"}
     found = facts(
