@@ -106,7 +106,7 @@ def checkpoint(
         sent = _sent(run, client, file)
         made = client.commit_checkpoint(
             format,
-            session=session_if_any(client, session),
+            session=session_if_any(client, session, refuses_several=True),
             **sent,
             parent=before,
             commit_type=kind,
@@ -161,7 +161,7 @@ def log(
     _check_sessions(everything, session)
     with run.client() as client:
         if graph or everything or bare:
-            id = None if everything else session_if_any(client, session)
+            id = None if everything else session_if_any(client, session, refuses_several=True)
             if cursor is not None and is_context_id(cursor):
                 found, next_cursor = _chain(client, cursor, limit)
             else:
@@ -478,7 +478,7 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
     """List the branch tips of a session, newest first: the commits without a child."""
     _check_sessions(everything, session)
     with run.client() as client:
-        id = None if everything else session_if_any(client, session)
+        id = None if everything else session_if_any(client, session, refuses_several=True)
         page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)
         if run.screen.listing(page.commits, [each.commit for each in page.commits], next_cursor=page.next_cursor):
             return

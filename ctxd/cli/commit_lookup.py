@@ -62,8 +62,9 @@ def located_commit(client: SyncClient, text: str | None, session: str | None = N
 
 
 def newest_commit(client: SyncClient, session: str | None) -> Commit | None:
-    """Return the newest commit of ``session``, the command's if None; without any session the caller's newest."""
-    id = session_if_any(client, session)
+    """Return the newest commit of ``session``, the command's if None; without any session the caller's newest. Raises:
+    ``Stop`` if several sessions are open."""
+    id = session_if_any(client, session, refuses_several=True)
     return client.commit_resolve(session=id).commit
 
 

@@ -52,13 +52,16 @@ def session_id(client: SyncClient, given: str | None) -> str:
     return found.session
 
 
-def session_if_any(client: SyncClient, given: str | None) -> str | None:
-    """As ``session_id``, but None if no session is named and there is no default."""
+def session_if_any(client: SyncClient, given: str | None, *, refuses_several: bool = False) -> str | None:
+    """As ``session_id``, but None if no session is named and there is no default. ``refuses_several``: for a command
+    that would otherwise work on a commit of any of several open sessions. Raises: ``Stop``."""
     if given or os.environ.get("CTXD_SESSION"):
         return session_id(client, given)
     try:
         return named_session(client, None)
-    except Stop:
+    except Stop as stop:
+        if refuses_several and stop.code != NOT_FOUND:
+            raise
         return None
 
 

@@ -125,6 +125,20 @@ def test_commits_without_a_summary_are_listed_by_how_their_conversation_begins(r
     assert "a turn of its own [" in real("log", "--graph").out
 
 
+@pytest.mark.requirement("CLI-10")
+@pytest.mark.parametrize("words", ["log", "log --graph", "branch", "show", "tag t", "annotate -m m", "checkpoint"])
+def test_several_open_sessions_have_no_newest_commit(real, own, tmp_path, monkeypatch, words):
+    other = own.client.session(agent="demo")
+    own.client.commit_checkpoint(LINES, line("one"), session=other.id)
+    (tmp_path / "delta").write_text(line("two"))
+    given = ["--format", LINES, str(tmp_path / "delta")] if words == "checkpoint" else []
+    monkeypatch.delenv("CTXD_SESSION")
+    refused = real(*words.split(), *given)
+    assert (refused.code, refused.out) == (2, "")
+    assert "several sessions are open: " in refused.err and "export CTXD_SESSION=" in refused.err
+    assert real(*words.split(), *given, "-s", other.id).code == 0
+
+
 @pytest.mark.requirement("CMT-17")
 def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
     client = own.client
