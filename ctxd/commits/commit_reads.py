@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import STORED_NAMES, Fields, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.generated_ids import assembly_id
-from ctxd.sessions.chat import end_of_turn
+from ctxd.sessions.chat import end_of_turn, turn_not_found
 from ctxd.sessions.live_session import Actor
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_loading import batched
@@ -318,8 +318,7 @@ class CommitReads:
         Raises: CtxdError ``turn_not_found``."""
         live = await self._sessions.live(session)
         if turn > live.state.turn:
-            message = f"session {session} has no turn {turn}"
-            raise CtxdError("turn_not_found", message, hint=f"Its turns are 0 to {live.state.turn}.")
+            raise turn_not_found(session, turn, live.state.turn)
         end = end_of_turn(live, turn)
         if end is None:
             return tip

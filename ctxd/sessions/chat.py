@@ -50,6 +50,14 @@ class ChatPage(msgspec.Struct, frozen=True):
                 yield place, message
 
 
+def turn_not_found(session: str, turn: int, newest: int) -> CtxdError:
+    """Return the error for a turn that a session, whose newest one is ``newest``, does not have."""
+    hint = f"Its turns are 0 to {newest}."
+    if newest == 0:
+        hint = "It has no turns. The conversation of an imported session is in commits, which `ctx log` lists."
+    return CtxdError("turn_not_found", f"session {session} has no turn {turn}", hint=hint)
+
+
 def end_of_turn(live: LiveSession, turn: int) -> int | None:
     """Return the journal sequence at the end of ``turn``, just before the next began; None for the newest turn.
 

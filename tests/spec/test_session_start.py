@@ -373,6 +373,7 @@ def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
         assert ctx(kept, "diff", "s1@1", "@~1").stdout.count("turn 1") <= 1
         fork = started(client, commit=by_turn[1])
         assert client.commit_resolve(session=fork.id, turn=2).commit == client.commit_show(by_turn[1]).commit
+        assert "its turns are 0 to 4" in ctx(kept, "show", "s1@9").stderr
         with refused("turn_not_found"):
             client.commit_resolve(session="s1", turn=99)
         with refused("invalid_params"):

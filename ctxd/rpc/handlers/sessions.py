@@ -14,7 +14,7 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.change_notices import NoticeFeeds
-from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
+from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at, turn_not_found
 from ctxd.sessions.export import Exports
 from ctxd.sessions.live_session import Accepted, LiveSession
 from ctxd.sessions.operation_table import Operations
@@ -78,8 +78,7 @@ class _SessionCalls:
                 turn = await turn_at(live, params.valid_time)
             turn -= params.back
             if not 0 <= turn <= newest:
-                message = f"session {params.session} has no turn {turn}"
-                raise CtxdError("turn_not_found", message, hint=f"Its turns are 0 to {newest}.")
+                raise turn_not_found(params.session, turn, newest)
             result = chat.SessionTurnResult(
                 session=params.session, turn=turn, turn_count=newest, tx=end_of_turn(live, turn)
             )

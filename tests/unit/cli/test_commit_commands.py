@@ -521,5 +521,7 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
 
 
 def test_the_context_of_a_session_that_has_commits_alone_says_where_its_conversation_is(real, own, chain):
+    ran = real("show", f"{own.id}@2")
+    assert "has no turn 2; it has no turns" in ran.err and "`ctx log` lists" in ran.err
     ran = real("context", own.id)
     assert f"the chat of {own.id} is empty; its commits have a conversation: ctx materialize ctx-" in ran.err
