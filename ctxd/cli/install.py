@@ -40,7 +40,7 @@ _SHORTEN_LEAST: Final = 200
 
 class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one harness: ``connected``; ``disabled``, its settings disable hooks; ``outdated``, its hooks are not
-    current; ``broken``, its file cannot be read; ``none``. ``fix`` is the remedy, empty if none is needed."""
+    current; ``broken``, its file cannot be read; ``not connected``. ``fix`` is the remedy, empty if none is needed."""
 
     harness: HarnessCommand
     state: str
@@ -186,7 +186,7 @@ def connection(name: HarnessCommand) -> HarnessState:
     except RecursionError:
         return found("broken", _TOO_DEEP, f"correct it, then run ctx install {name}")
     if words is None:
-        return found("none", "not connected")
+        return found("not connected", "not connected")
     if switch is not None:
         return found("disabled", switch.found, switch.remedy)
     if stale is not None:

@@ -18,10 +18,10 @@ _DEADLINE_S: Final = 120.0
 
 _REASONS: Final = {
     "clock": "the journal confirms only {confirmed} of its age; --force trusts the clock",
-    "forked": "a session that was forked from it is there",
-    "sandbox": "a registered sandbox may name it",
-    "in_use": "calls are under way, or its notices are followed",
-    "elsewhere": "it went on on another host",
+    "forked": "a fork of it exists",
+    "sandbox": "a registered sandbox may use it",
+    "in_use": "calls are in progress, or a client follows its notices",
+    "elsewhere": "it continues on another host",
 }
 
 
@@ -47,8 +47,8 @@ def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool
     """Erase sessions that were moved to the trash more than --keep ago, and move those idle for longer to the trash.
 
     The daemon has to run. What others still reach stays: files, artifacts, tool calls that other sessions know, and
-    commits, save those that the daemon made by itself and nothing else reaches. A retired session can be restored until
-    it is emptied in turn.
+    commits, except those that the daemon made by itself and nothing else reaches. `ctx session restore` brings back a
+    session from the trash until it is erased.
 
     \b
     Examples:
@@ -62,10 +62,11 @@ def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool
     freed = sum(each.bytes for each in emptied)
     may = "would be " if dry_run else ""
     lines = [
-        *(f"{each.session}: {may}emptied, {size(each.bytes)}" for each in emptied),
-        *(f"{each.session}: {may}retired, idle for {span((each.age_ms or 0) / 1000)}" for each in retired),
+        *(f"{each.session}: {may}erased, {size(each.bytes)}" for each in emptied),
+        *(f"{each.session}: {may}moved to the trash, idle for {span((each.age_ms or 0) / 1000)}" for each in retired),
         *(f"{each.session}: kept, {_reason(each)}" for each in kept),
-        f"{count(len(emptied), 'session')} {may}emptied, {size(freed)}; {len(retired):,} retired, {len(kept):,} kept",
+        f"{count(len(emptied), 'session')} {may}erased ({size(freed)}), {len(retired):,} {may}moved to the trash, "
+        f"{len(kept):,} kept",
     ]
     document = {"dry_run": dry_run, "keep_ms": keep, "bytes": freed, "sessions": found}
     show(as_json, document, "\n".join(lines))

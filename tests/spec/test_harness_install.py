@@ -332,7 +332,7 @@ def test_status_and_doctor_report_each_harness(tmp_path: Path) -> None:
         marked = {each["name"]: each["verdict"] for each in found}
         return {harness: marked[f"hooks of {harness}"] for harness in FILES}
 
-    assert set(states().values()) == {"none"} and set(verdicts().values()) == {"ok"}
+    assert set(states().values()) == {"not connected"} and set(verdicts().values()) == {"ok"}
     for harness in FILES:
         assert ctx(tmp_path, "install", harness).returncode == 0
     assert set(states().values()) == {"connected"} and set(verdicts().values()) == {"ok"}

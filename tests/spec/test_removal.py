@@ -159,13 +159,13 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
         made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="gone").commit
         s.assemble()
         s.remove()
-        assert ctxd("gc", "--socket", kept.socket).stdout == "0 sessions emptied, 0 B; 0 retired, 0 kept\n"
+        assert ctxd("gc", "--socket", kept.socket).stdout == "0 sessions erased (0 B), 0 moved to the trash, 0 kept\n"
         words = ("gc", "--keep", "0s", "--socket", kept.socket)
         planned = ctxd(*words, "--dry-run", "--json")
         assert collected(planned) == {"gone": "emptied"}
         size = json.loads(planned.stdout)["bytes"]
         assert size > 10_000
-        assert "gone: would be emptied, " in ctxd(*words, "--dry-run").stdout
+        assert "gone: would be erased, " in ctxd(*words, "--dry-run").stdout
         done = ctxd(*words, "--json")
         assert (collected(done), json.loads(done.stdout)["bytes"]) == ({"gone": "emptied"}, size)
         with refused("session_not_found"):
