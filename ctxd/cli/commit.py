@@ -385,7 +385,7 @@ def _content(
 
 
 def _counts(made: CommitMaterializeResult) -> str:
-    lost = "; lost: " + ", ".join(f"{each.times} x {each.part}" for each in made.lost) if made.lost else ""
+    lost = "; lost: " + ", ".join(f"{each.part} ({each.times:,})" for each in made.lost) if made.lost else ""
     told = f"{count(made.commit_count, 'commit')} back to {made.stop}: {count(made.message_count, 'message')}"
     return f"{told}, about {count(made.token_count, 'token')}, {size(made.size)} of {made.format} ({made.tier}){lost}"
 

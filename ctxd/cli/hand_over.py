@@ -291,7 +291,7 @@ def _report(run: Invocation, harness: HarnessCommand, result: HandedOver) -> Non
         run.screen.document({**result._asdict(), "harness": harness})
         return
     if result.left_out:
-        parts = ", ".join(f"{times} x {part}" for part, times in result.left_out.items())
+        parts = ", ".join(f"{part} ({times:,})" for part, times in result.left_out.items())
         run.screen.note(f"left out of {result.native_session}: {parts}")
     if run.screen.quiet:
         run.screen.line(result.native_session)

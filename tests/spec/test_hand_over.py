@@ -128,7 +128,7 @@ def test_what_is_left_out_is_reported(
     commit = tip(s.client, s.id)
     assert handed("resume", commit, "--in", "pi")["left_out"] == {"output of an interrupted call": 1, "thinking": 1}
     done = ctx(daemon, "resume", commit, "--in", "pi", "--cwd", str(tree), HOME=str(home))
-    assert done.stderr.endswith("1 x output of an interrupted call, 1 x thinking\n")
+    assert done.stderr.endswith("output of an interrupted call (1), thinking (1)\n")
 
 
 @pytest.mark.requirement("HND-2")
