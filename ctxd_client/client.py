@@ -1,6 +1,6 @@
 """The client and its session handle: the daemon's methods as coroutines, and shorthands. Runs on asyncio and trio."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,11 +44,14 @@ async def connect(
     wait_s: float = 0.0,
     client: str = "ctxd_client",
     version: str = "",
+    on_retry: Callable[[CallFailed, float], None] | None = None,
 ) -> AsyncIterator["Client"]:
     """A client of the daemon at ``socket``, or at the first socket found.
 
     ``deadline_s`` bounds each call in seconds, repeats included; None for no bound. ``wait_s``: seconds to wait for the
-    daemon to become available. ``client`` and ``version`` identify the caller to the daemon.
+    daemon to become available. ``client`` and ``version`` identify the caller to the daemon. ``on_retry``: called each
+    time before a failed call is repeated, with the failure and the seconds since the call began, to report why it
+    takes long; it must return soon, and what it raises ends the call.
 
     Raises: ``ConnectFailed``, which names the path and the remedy. Cancel: safe.
 
@@ -62,7 +65,7 @@ async def connect(
     async with running() as runner:
         transport = ReconnectingConnection(find_socket(socket), runner, (client, version))
         try:
-            retry = Retry(deadline_s)
+            retry = Retry(deadline_s, on_retry=on_retry)
             await transport.greet(retry, wait_s)
             yield Client(transport, retry)
         finally:

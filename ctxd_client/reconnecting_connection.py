@@ -45,7 +45,8 @@ class ReconnectingConnection:
     async def call_on(self, call: Call[R], retry: Retry) -> tuple[R, AsyncConnection]:
         """As ``call``, and the connection that carried the reply."""
         call = call.with_op_id()
-        deadline = retry.deadline(now())
+        began = now()
+        deadline = retry.deadline(began)
         unknown = False
         attempt = 0
         failure: CallFailed | None = None
@@ -65,6 +66,8 @@ class ReconnectingConnection:
                         final_error(error, unknown=unknown)
                         raise
                     failure = error
+                    if retry.on_retry is not None:
+                        retry.on_retry(error, now() - began)
                 await sleep(pause)
         finally:
             failure = (

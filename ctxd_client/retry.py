@@ -6,6 +6,7 @@ declares the call safe to resend, as each write carries an ``op_id``, or if the 
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,12 +27,13 @@ class Retry:
     """Bounds of one call: a deadline in seconds (None: no deadline), and the backoff between attempts.
 
     Waits double from ``first_s`` to ``most_s``; random jitter shortens each by up to half, so that clients do not
-    synchronise.
+    synchronise. ``on_retry``: called before each wait with the failure and the seconds since the call began.
     """
 
     deadline_s: float | None = 30.0
     first_s: float = 0.05
     most_s: float = 2.0
+    on_retry: Callable[[CallFailed, float], None] | None = None
 
     def deadline(self, now: float) -> float:
         """The deadline of a call that begins ``now``, on the same clock; infinite without a deadline."""

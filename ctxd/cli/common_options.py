@@ -14,6 +14,7 @@ from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.terminal import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
+    from ctxd_client.errors import CallFailed
     from ctxd_client.sync import SyncClient
 
 P = ParamSpec("P")
@@ -32,6 +33,10 @@ DEADLINE_S: Final = 30.0
 """Default of ``--timeout``: seconds to wait for each reply."""
 
 
+_QUIET_S: Final = 1.0
+"""Seconds for which a call is repeated without a note."""
+
+
 class Invocation:
     """One run of the program: its output, and its connection to the daemon."""
 
@@ -39,6 +44,7 @@ class Invocation:
         self.screen = Screen()
         self.socket: str | None = None
         self.deadline_s = DEADLINE_S
+        self._is_retry_noted = False
 
     @contextmanager
     def client(self) -> Iterator["SyncClient"]:
@@ -46,8 +52,20 @@ class Invocation:
         from ctxd import __version__
         from ctxd_client.sync import connect_sync
 
-        with connect_sync(self.socket_path(), deadline_s=self.deadline_s, client="ctx", version=__version__) as client:
+        with connect_sync(
+            self.socket_path(),
+            deadline_s=self.deadline_s,
+            client="ctx",
+            version=__version__,
+            on_retry=self.note_retry,
+        ) as client:
             yield client
+
+    def note_retry(self, failure: "CallFailed", elapsed_s: float) -> None:
+        """Print once why a call takes long: its ``failure``, after which it is repeated."""
+        if elapsed_s >= _QUIET_S and not self._is_retry_noted:
+            self._is_retry_noted = True
+            self.screen.note(f"trying again for up to {self.deadline_s:g} s: {failure.message}")
 
     def socket_path(self) -> str | None:
         """The socket named by ``--socket``, ``$CTXD_SOCKET`` or a configuration file; None for the default places."""

@@ -72,7 +72,9 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
                 run.screen.note(text)
 
         tune_gc()
-        async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
+        async with connect(
+            run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__, on_retry=run.note_retry
+        ) as client:
             work = TranscriptImport(
                 client, harness, dry_run=dry_run, watch=watch, progress=progress, note=run.screen.note
             )

@@ -260,3 +260,28 @@ def test_a_refusal_after_an_attempt_of_unknown_fate_does_not_settle_it():
     assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=True).outcome == "unknown"
     assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=False).outcome == "not_applied"
     assert isinstance(final_error(error("draining"), unknown=True), Unavailable)
+
+
+@pytest.mark.requirement("CLT-9")
+@pytest.mark.parametrize("make", [connect, connect_sync])
+async def test_a_caller_is_told_of_each_failure_after_which_a_call_is_repeated(daemon, make):
+    def refuse(seen):
+        if len(daemon.of("session.pause")) < 3:
+            raise Refusal("store_unavailable", "the node is away", retry_after_ms=20, outcome="not_applied")
+        raise Refusal("session_closed", "it is closed")
+
+    daemon.script["session.pause"] = refuse
+    told = []
+
+    def note(failure, elapsed_s):
+        told.append((failure.code, elapsed_s))
+
+    with pytest.raises(CallFailed, match="it is closed"):
+        if make is connect:
+            async with connect(daemon.path, on_retry=note) as client:
+                await client.within(10).session_pause("s1")
+        else:
+            with connect_sync(daemon.path, on_retry=note) as client:
+                client.within(10).session_pause("s1")
+    assert [code for code, _ in told] == ["store_unavailable"] * 2
+    assert 0 <= told[0][1] < told[1][1] and told[1][1] >= 0.02

@@ -49,6 +49,24 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
     assert ran.err == "ctx: it is so; do this\n", "one line: cause and place, then the remedy"
 
 
+@pytest.mark.requirement("CLT-9")
+def test_a_command_says_once_why_it_tries_again(scripted, daemon):
+    refused = refuse("disk_full", "no room", retry_after_ms=450, outcome="not_applied")
+    daemon.script["session.pause"] = lambda seen: refused(seen) if len(daemon.of("session.pause")) < 6 else HOLD
+    ran = scripted("session", "pause", "s1", "--timeout", "3")
+    assert len(daemon.of("session.pause")) == 6
+    assert ran.err.splitlines()[0] == "trying again for up to 3 s: no room"
+    assert ran.err.count("trying again") == 1
+
+
+@pytest.mark.requirement("CLT-9")
+def test_a_failure_that_passes_at_once_is_not_told(scripted, daemon):
+    refused = refuse("disk_full", "no room", retry_after_ms=1, outcome="not_applied")
+    daemon.script["daemon.status"] = lambda seen: refused(seen) if len(daemon.of("daemon.status")) < 3 else HOLD
+    ran = scripted("status", "--timeout", "0.5")
+    assert len(daemon.of("daemon.status")) == 3 and "trying again" not in ran.err
+
+
 @pytest.mark.parametrize(
     ("hint", "told"),
     [
