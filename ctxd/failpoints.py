@@ -21,7 +21,7 @@ NAMES: Final = frozenset(
         "conn.accept", "conn.frame", "rpc.dispatch", "rpc.reply",
         "journal.begin", "journal.insert", "journal.precommit", "journal.flush", "journal.commit", "journal.postcommit",
         "journal.ack", "art.write", "art.fsync", "art.index", "art.dirsync", "art.erase", "checkpoint.start",
-        "checkpoint.end", "backup.copy", "drain.start", "art.repack", "upload.write",
+        "checkpoint.end", "backup.copy", "restore.copy", "drain.start", "art.repack", "upload.write",
         "purge.rewrite", "purge.unlink", "purge.snapshot", "purge.truncate", "trash.begun", "trash.purge",
         "search.rewrite", "search.rewritten", "project.submit", "project.sent", "project.committed",
     }

@@ -111,6 +111,8 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     """Put the backup ``source`` into the state directory ``root``, which is made or empty, and check it there. Blocks.
 
     ``step`` reports files as they are compared and copied, then their verification.
+    A restore that was interrupted is replaced; until one ends, no daemon starts there.
+
     Raises: StateDirError if ``source`` is not a backup or is damaged, or ``root`` is not empty or in use.
     """
     manifest = _read_manifest(source)
@@ -120,10 +122,19 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
         step("comparing files", done)
         if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
             raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
-    _make_empty(root)
-    held = state_directory.hold(root)
+    mark = root / state_directory.RESTORING
+    is_repeated = mark.exists()
+    if not is_repeated:
+        _make_empty(root)
+    held = state_directory.hold(root, is_restore=True)
     try:
+        if is_repeated:
+            _remove_copy(root)
+            held.witness.unlink(missing_ok=True)
+        else:
+            _write_synced(mark, b"")
         for done, file in enumerate(manifest.files):
+            hit("restore.copy")
             step("copying files", done)
             target = root / file.path
             make_folder(target.parent)
@@ -136,6 +147,8 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
         report = _verified(root, step)
         if report.digest != manifest.digest:
             raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
+        mark.unlink()
+        sync_folder(root)
         return report
     finally:
         held.close()
@@ -144,11 +157,14 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
 def _make_empty(folder: Path) -> None:
     try:
         make_folder(folder)
-        is_empty = not any(folder.iterdir())
+        names = {path.name for path in folder.iterdir()}
     except OSError as error:
         raise StateDirError(f"{folder} cannot be used: {error.strerror}", exit_code=_EXIT_REFUSED) from error
-    if not is_empty:
-        raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED)
+    if names:
+        # A state directory has a lock, a whole backup a manifest.
+        is_interrupted = names.isdisjoint({"LOCK", "manifest.json"}) and "state.db" in names
+        remedy = "a backup into it was interrupted: remove it, or choose another path" if is_interrupted else ""
+        raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED, remedy=remedy)
 
 
 def _copy_database(source: Path, target: Path, step: Step) -> None:

@@ -19,6 +19,9 @@ from ctxd.store.chain_snapshots import ChainSnapshots
 SEARCH_INDEX: Final = "search"
 """Name of the folder of the search index, or of the link to that folder in the cache directory."""
 
+RESTORING: Final = "restoring"
+"""Name of the file that marks a state directory until ``ctxd restore`` has verified it."""
+
 _EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
 _EXIT_LOCKED: Final = 75
@@ -73,10 +76,11 @@ def hold_existing(root: Path) -> StateDir:
     return hold(root)
 
 
-def hold(root: Path | None) -> StateDir:
+def hold(root: Path | None, *, is_restore: bool = False) -> StateDir:
     """Lock the directory ``root``, created with mode 0700 if missing; None creates one that lasts until ``close``.
 
-    Raises: StateDirError if another process holds it, other users could change it, or it cannot be created.
+    Raises: StateDirError if another process holds it, other users could change it, it cannot be created, or a restore
+    into it did not end, unless ``is_restore``.
     """
     try:
         if root is None:
@@ -90,10 +94,15 @@ def hold(root: Path | None) -> StateDir:
             with suppress(PermissionError):
                 sync_folder(root.parent)
         check_safe(root)
-        return StateDir(root, _lock(root), ephemeral=False)
+        held = StateDir(root, _lock(root), ephemeral=False)
     except OSError as error:
         where = error.filename or root
         raise StateDirError(f"cannot keep state in {where}: {error.strerror}", exit_code=_EXIT_NO_PLACE) from error
+    if not is_restore and (root / RESTORING).exists():
+        held.close()
+        remedy = "run ctxd restore again: it replaces what the first one left"
+        raise StateDirError(f"a restore into {root} was interrupted", exit_code=_EXIT_NO_PLACE, remedy=remedy)
+    return held
 
 
 def check_safe(root: Path) -> None:

@@ -37,7 +37,7 @@ ENDED_BY_SIGTERM = {"checkpoint.start", "checkpoint.end", "drain.start"}
 PASSED_ONCE = {"art.dirsync"}
 """Passed by a start, and again only by a pack that begins, which few writes make."""
 
-IN_ANOTHER_PROCESS = {"backup.copy"}
+IN_ANOTHER_PROCESS = {"backup.copy", "restore.copy"}
 BESIDE_A_NODE = {"project.submit", "project.sent", "project.committed"}
 """Passed only by a daemon that projects: tests/xtdb kills it there."""
 

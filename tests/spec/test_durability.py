@@ -281,7 +281,11 @@ def test_a_backup_of_a_running_daemon_answers_the_same_once_it_is_restored(tmp_p
         s.user("after the backup")
     other = tmp_path / "other"
     other.mkdir()
-    done = ctxd("restore", tmp_path / "backup", "--state-dir", other / "state")
+    restored = ("restore", tmp_path / "backup", "--state-dir", other / "state")
+    assert programs.run("ctxd", restored, env={"CTXD_FAILPOINTS": "restore.copy=kill@2"}).returncode == -9
+    refused = ctxd("run", "--state-dir", other / "state", "--socket", tmp_path / "socket")
+    assert refused.returncode == 73 and "was interrupted; run ctxd restore again" in refused.stderr
+    done = ctxd(*restored)
     assert done.returncode == 0, done.stderr
     with Running(other, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         assert answers(client) == before

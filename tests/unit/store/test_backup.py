@@ -13,6 +13,7 @@ from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import StateDirError
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
+from ctxd.store.state_directory import hold
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import damage_artifacts, put, running, verified
@@ -166,6 +167,36 @@ async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
     assert ("no room in" in str(caught.value)) == (kind == "ENOSPC")
     with pytest.raises(StateDirError, match="no backup"):
         restore(tmp_path / "backup", tmp_path / "again")
+
+
+@pytest.mark.requirement("DUR-7")
+async def test_an_interrupted_restore_is_no_state_and_is_replaced_by_the_next(root, tmp_path):
+    manifest, again = backup(root, tmp_path / "backup"), tmp_path / "again"
+    for at in range(1, len(manifest.files) + 1):
+        with failpoints.armed(f"restore.copy=error:EIO@{at}"), pytest.raises(OSError, match="failpoint"):
+            restore(tmp_path / "backup", again)
+        with pytest.raises(StateDirError, match="a restore into .* was interrupted") as refused:
+            hold(again)
+        assert "run ctxd restore again" in refused.value.remedy
+    (again / "state.db").write_bytes((tmp_path / "backup" / "state.db").read_bytes()[:8192])
+    assert restore(tmp_path / "backup", again).digest == manifest.digest == digest(again)
+    hold(again).close()
+    with pytest.raises(StateDirError, match="not empty"):
+        restore(tmp_path / "backup", again)
+
+
+@pytest.mark.requirement("DUR-7")
+async def test_a_folder_with_an_interrupted_backup_is_named_as_one(root, tmp_path):
+    backup(root, tmp_path / "backup")
+    with pytest.raises(StateDirError, match="not empty") as whole:
+        backup(root, tmp_path / "backup")
+    (tmp_path / "backup" / "manifest.json").unlink()
+    with pytest.raises(StateDirError, match="not empty") as part:
+        backup(root, tmp_path / "backup")
+    (tmp_path / "backup" / "LOCK").touch()
+    with pytest.raises(StateDirError, match="not empty") as state:
+        backup(root, tmp_path / "backup")
+    assert [bool(each.value.remedy) for each in (whole, part, state)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
