@@ -13,7 +13,7 @@ from blake3 import blake3
 from ctxd.capture.import_plan_types import CopyEnd, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
-from ctxd.transcripts.format_detection import HEADLESS
+from ctxd.transcripts.format_detection import HEADLESS, ROLLOUTS
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, as_text, id_of, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
@@ -198,7 +198,7 @@ class CopyDetector:
         return self._next(line.record or {}, number) if is_keyed else self._repeated(line)
 
     def _next(self, record: Record, number: int) -> int | None:
-        has_ids = self._source.format != "codex"
+        has_ids = self._source.format not in ROLLOUTS
         while (found := self._next_keyed()) is not None:
             self._ahead.clear()
             place, theirs = found[0], found[1].record or {}
@@ -266,14 +266,14 @@ class CopyDetector:
             yield from islice(enumerate(lines_of(source, start), first), plan.size - first)
 
     def _is_keyed_there(self, place: int, line: SourceLine) -> bool:
-        return line.record is not None and (self._source.format == "codex" or self._is_keyed(line, place))
+        return line.record is not None and (self._source.format in ROLLOUTS or self._is_keyed(line, place))
 
     def _is_keyed(self, line: SourceLine, number: int) -> bool:
         record = line.record
         if record is None:
             return False
         match self._source.format:
-            case "codex":
+            case "codex" | "codex-events":
                 return number > 0
             case "pi":
                 return record.get("type") != "session" and id_of(record) is not None

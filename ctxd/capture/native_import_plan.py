@@ -594,6 +594,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
 _ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {
     "claude-code": _claude_code,
     "codex": _codex,
+    "codex-events": _codex,
     "opencode": _opencode,
     "pi": _pi,
 }

@@ -101,10 +101,16 @@ class ChangedSources:
 
 
 def _as_recorded(source: "Transcript", known: SourceRecord) -> "Transcript":
-    """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
-    that came since let it appear as the other: its chain would begin anew."""
-    is_other = bool(known.size) and known.session == source.session and known.agent != source.agent
-    return source._replace(agent=known.agent, spawn_keys=()) if is_other else source
+    """Return the source as the conversation or the sub-agent, and in the format of codex, that it was when it was
+    imported before, even if lines that came since let it appear as the other: its chain would begin anew."""
+    if not known.size or known.session != source.session:
+        return source
+    if known.agent != source.agent:
+        source = source._replace(agent=known.agent, spawn_keys=())
+    # Earlier versions, whose records have no format, read all rollouts alike.
+    if {source.format, known.format or "codex"} == {"codex", "codex-events"}:
+        source = source._replace(format="codex-events" if known.format == "codex-events" else "codex")
+    return source
 
 
 def _count_unchanged(result: ImportResult) -> None:

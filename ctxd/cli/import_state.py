@@ -43,7 +43,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,
     whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if that is not known: it stays there
     though its call may become known later. ``undated``: the newest time, in ms since 1970, of a commit that has it from
-    the file, as its lines have none: later commits are not dated before it.
+    the file, as its lines have none: later commits are not dated before it. ``format``: that of its commits.
     """
 
     parser: int
@@ -67,6 +67,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     planned_before: int = 0
     start: Start | None = None
     undated: int = 0
+    format: str = ""
 
 
 class _StoredRecord:

@@ -358,6 +358,7 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
+        record.format = source.format
         if record.start is None and (source.agent or source.is_spawned):
             begin = await self._parent(planned, done.start)
             record.start = Start(repeated=done.start.repeated, commit=begin.commit)

@@ -135,6 +135,7 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
         DeltaFormat("claude-code-v1", True, _from_lines(claude_code.read_session)),
         DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
         DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
+        DeltaFormat("codex-events-v1", True, _from_lines(codex.read_events)),
         DeltaFormat("codex-exec-json-v1", True, _from_lines(codex_exec.read_exec)),
         DeltaFormat("pi-v1", True, _from_lines(pi.read_session), _edited_pi),
         DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),

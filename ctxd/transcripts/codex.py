@@ -1,13 +1,15 @@
 """codex: rollout files (JSONL).
 
 A rollout records each text twice: as a ``response_item``, which the model sees, and as an ``event_msg`` for the user
-interface. The items are the conversation; the messages only repeat it, except for the token counts.
+interface. The items are the conversation; the messages only repeat it, except for the token counts. A rollout without
+an item of type ``message``, as other tools write and convert them, has its conversation in the messages alone.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from ctxd.transcripts.records import (
     Entry,
@@ -34,6 +36,13 @@ _CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
 """Start and end of a user message that the harness wrote; it recognises its own messages by both. Texts about mentioned
 files end with the user's own request."""
 
+_MESSAGE_ITEM: Final = re.compile(rb'"type"\s*:\s*"message"')
+_MESSAGE_EVENT: Final = re.compile(rb'"type"\s*:\s*"(?:user|agent)_message"')
+"""Members of records; in a text, their quotation marks are escaped."""
+
+_SEARCHED_AT_ONCE: Final = 1024 * 1024
+_MEMBER_BYTES_MAX: Final = 64
+
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
 BARE_ITEMS: Final = frozenset(
     {
@@ -54,7 +63,28 @@ BARE_ITEMS: Final = frozenset(
 def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
     """Yield the events of a rollout file, in file order. Tokens are on the opaque events ``token_count``
     and ``token_usage_record``."""
-    reader = _Rollout()
+    yield from _read(found, _Rollout())
+
+
+def read_events(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of a rollout file whose conversation is in its ``event_msg`` records, in file order."""
+    yield from _read(found, _EventRollout())
+
+
+def has_only_events(file: IO[bytes]) -> bool:
+    """Return True if the conversation of a rollout is in its ``event_msg`` records. Reads up to the first item of type
+    ``message``, which is one of the first lines of a rollout that codex writes."""
+    found, end = False, b""
+    while piece := file.read(_SEARCHED_AT_ONCE):
+        text = end + piece
+        if _MESSAGE_ITEM.search(text):
+            return False
+        found = found or _MESSAGE_EVENT.search(text) is not None
+        end = text[-_MEMBER_BYTES_MAX:]
+    return found
+
+
+def _read(found: Iterable[Line], reader: "_Rollout") -> Iterator[Entry]:
     for line in found:
         if line.record is None:
             yield damaged(line)
@@ -143,7 +173,7 @@ class _Rollout:
             case kind:
                 return [opaque(as_text(kind) or "untyped", record, at=at)]
 
-    def _message(self, payload: Record, at: int | None) -> typed.OpaqueEvent:
+    def _message(self, payload: Record, at: int | None) -> typed.Event:
         kind = as_text(payload.get("type"))
         usage = self._counts.billed(payload) if kind == "token_count" else None
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
@@ -191,6 +221,54 @@ class _Rollout:
         text = "\n\n".join(as_text(part.get("text")) for part in parts)
         encrypted = as_text(item.get("encrypted_content")) or None
         return typed.ThinkingEvent(text=text, encrypted=encrypted, model=self._model, **common)
+
+
+class _EventRollout(_Rollout):
+    """A rollout whose conversation is in its ``event_msg`` records. If it is continued with items, each message of a
+    pair counts once: the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items, self._messages = Counter[int](), Counter[int]()
+
+    def _message(self, payload: Record, at: int | None) -> typed.Event:
+        common: dict[str, Any] = {"id": None, "at": at, "meta": rest(payload, "type", "message", "text", "images")}
+        match payload.get("type"):
+            case "user_message":
+                found: Record = {"role": "user", "content": _content(payload)}
+            case "agent_message":
+                found = {"role": "assistant", "content": payload.get("message")}
+            case "agent_reasoning":
+                return self._thinking({"summary": [{"text": payload.get("text")}]}, common)
+            case _:
+                return super()._message(payload, at)
+        event = super()._said(found, common)
+        return super()._message(payload, at) if _is_second(event, self._items, self._messages) else event
+
+    def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
+        event = super()._said(item, common)
+        if not _is_second(event, self._messages, self._items):
+            return event
+        return typed.OpaqueEvent(kind="message", data=dict(item), id=common["id"], at=common["at"])
+
+
+def _content(payload: Record) -> list[Record]:
+    """Return the text and the images of a ``user_message`` as the content of an item."""
+    images = payload.get("images")
+    sources = [image for image in images if isinstance(image, str)] if isinstance(images, list) else []
+    return [{"text": payload.get("message")}, *({"image_url": source} for source in sources)]
+
+
+def _is_second(event: typed.Event, others: Counter[int], own: Counter[int]) -> bool:
+    """Return True if ``others`` has the same text, which is removed from it; else add it to ``own``."""
+    if not isinstance(event, typed.PromptEvent | typed.ResponseEvent):
+        return False
+    key = hash((type(event), event.text))
+    if others[key]:
+        others[key] -= 1
+        return True
+    own[key] += 1
+    return False
 
 
 def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResultEvent:

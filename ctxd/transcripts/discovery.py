@@ -9,6 +9,7 @@ from typing import IO, Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
+from ctxd.transcripts.codex import has_only_events
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
@@ -34,7 +35,7 @@ _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 _TAIL_BYTES: Final = 256 * 1024
 _FORMATS: Final[dict[HarnessCommand, tuple[Format, ...]]] = {
     "claude": ("claude-code", "claude-stream-json"),
-    "codex": ("codex", "codex-exec-json"),
+    "codex": ("codex", "codex-events", "codex-exec-json"),
     "pi": ("pi", "pi-json-mode"),
     "opencode": ("opencode", "opencode-run-json"),
 }
@@ -267,7 +268,9 @@ def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> T
         case "claude-code":
             return _claude_code(known, records)
         case "codex":
-            return _codex(known, records)
+            with open_source(path) as file:
+                only_events = has_only_events(file)
+            return _codex(known._replace(format="codex-events") if only_events else known, records)
         case "pi":
             return _pi(known, records)
         case _:

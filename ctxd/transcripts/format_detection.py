@@ -17,6 +17,7 @@ Format = Literal[
     "claude-code",
     "claude-stream-json",
     "codex",
+    "codex-events",
     "codex-exec-json",
     "pi",
     "pi-json-mode",
@@ -34,17 +35,22 @@ HEADLESS: Final[frozenset[Format]] = frozenset(
 )
 """Formats of the output of one run. Several runs may continue one session."""
 
+ROLLOUTS: Final[frozenset[Format]] = frozenset({"codex", "codex-events"})
+"""Formats of codex's rollout files."""
+
 LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
     "claude-code": claude_code.read_session,
     "claude-stream-json": claude_code.read_stream,
     "codex": codex.read_rollout,
+    "codex-events": codex.read_events,
     "codex-exec-json": codex_exec.read_exec,
     "pi": pi.read_session,
     "pi-json-mode": pi.read_stream,
     "opencode": opencode.read_session,
     "opencode-run-json": opencode.read_run,
 }
-"""Reader of each format of JSON lines. ``opencode``: one line for each record of ``opencode_storage``."""
+"""Reader of each format of JSON lines. ``codex-events``: a rollout whose conversation is in its ``event_msg`` records.
+``opencode``: one line for each record of ``opencode_storage``."""
 
 _SESSION_MARKS: Final = frozenset({"uuid", "message", "messageId", "operation"})
 _ITEM_MARKS: Final = frozenset({"role", "call_id", "summary", "action"})
@@ -95,6 +101,9 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
         raise damage
     if format is None:
         raise UnknownFormat(f"{path}: not a transcript of Claude Code, codex, pi or opencode")
+    if format == "codex":
+        with path.open("rb") as file:
+            format = "codex-events" if codex.has_only_events(file) else format
     return format, _file_entries(path, LINE_READERS[format])
 
 

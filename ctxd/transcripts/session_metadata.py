@@ -51,7 +51,7 @@ class SessionFacts:
         match self._format:
             case "claude-code":
                 self._claude_code(record)
-            case "codex":
+            case "codex" | "codex-events":
                 self._codex(record)
             case "pi":
                 if record.get("type") == "session_info":

@@ -458,6 +458,7 @@ IMP-14 | A message that a person typed while the model worked, which Claude Code
 IMP-15 | An image or a document in a record of Claude Code is read as such: its bytes, its text, its address, or its name if the record has nothing else. The findings of a provider's tool are the text of its result, and the original result is kept beside them: Claude Code gets call and result back as they were if one response has both, and as an ordinary call and its output otherwise, as other harnesses do. | ctxd
 IMP-16 | Records that only some versions of a harness write are read as what they mean there: items and headless output of codex before 0.44, and compactions in headless output of pi. | ctxd
 IMP-17 | If the user of Claude Code goes back to an earlier message, the newest context ends there, as in the harness itself, also before the next prompt; what was after it is a branch. | ctxd
+IMP-18 | A rollout of codex without an item of type `message` has its conversation in its `event_msg` records: prompts, replies and reasoning. If items follow later, each message counts once. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied, or its outcome is unknown; it is never guessed. A response that is not exactly what was requested counts as no response. | ctxd

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
 
+from ctxd.cli.import_state import SourceRecord
+from ctxd.cli.importer import TranscriptImport
+from ctxd.transcripts import discovery
+from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
 from tests.client.running import Running
@@ -398,3 +403,68 @@ def test_a_review_begins_where_codex_entered_it(daemon: Running, client: SyncCli
     review.write(tmp_path)
     imported(daemon, "codex", tmp_path)
     assert labels(client, head(client, review.id)) == "mabrqmxy"
+
+
+@pytest.mark.requirement("IMP-18")
+def test_a_rollout_whose_conversation_is_in_its_events_has_it_like_any_other(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    for one, other in ("ab", "cd"):
+        rollout.begin()
+        rollout.event("user_message", one, message=f"text {one}", images=["data:image/png;base64,aGk="])
+        rollout.event("agent_reasoning", text="hm")
+        rollout.add("i", type="function_call", name="shell", arguments='{"cmd":"ls"}', call_id=f"call-{one}")
+        rollout.add("o", type="function_call_output", call_id=f"call-{one}", output="a.py")
+        rollout.event("agent_message", other, message=f"text {other}")
+        rollout.end()
+    path = rollout.write(tmp_path)
+    found = imported(daemon, "codex", tmp_path)
+    counted = {kind: found["events"][kind] for kind in ("prompt", "response", "thinking", "tool_call", "tool_result")}
+    assert set(counted.values()) == {2}
+    assert [each.title for each in client.session_list(limit=1000).sessions if each.session == rollout.id] == ["text a"]
+    tip = client.commit_show(head(client, rollout.id)).commit
+    assert tip.format == "codex-events-v1" and tip.message_count == 5
+    assert client.commit_materialize(tip.commit, stop="root").content == path.read_text()
+    told = narrative(client, rollout.id)
+    assert [told.count(f"text {label}") for label in "abcd"] == [1] * 4
+    # With the next version of codex, its messages are items: each is there once, whichever comes first.
+    rollout.turn("e", "f")
+    rollout.begin()
+    rollout.event("user_message", message="text g")
+    rollout.add("g", type="message", role="user", content=[{"type": "input_text", "text": "text g"}])
+    rollout.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    told = narrative(client, rollout.id)
+    assert [told.count(f"text {label}") for label in "abcdefg"] == [1] * 7
+    assert {each.format for each in commits(client, rollout.id).values()} == {"codex-events-v1"}
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+    words = ("resume", head(client, rollout.id), "--in", "codex", "--cwd", str(tmp_path), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path)).stdout)
+    items = [json.loads(line)["payload"] for line in Path(made["file"]).read_text().splitlines()]
+    texts = [item["content"][0]["text"] for item in items if item.get("type") == "message"]
+    assert [text for text in texts if text.startswith("text ")] == [f"text {label}" for label in "abcdefg"]
+
+
+@pytest.mark.requirement("IMP-2", "IMP-18")
+def test_a_rollout_of_events_that_an_earlier_version_has_imported_keeps_its_commits(
+    daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def import_it() -> int:
+        async with connect(daemon.socket, client="ctx") as connected:
+            work = TranscriptImport(connected, "codex", progress=lambda _: None)
+            return (await work.run([tmp_path])).commits
+
+    rollout = Thread()
+    rollout.event("user_message", "a", message="text a")
+    path = rollout.write(tmp_path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(discovery, "has_only_events", lambda file: False)
+        earlier.setattr(SourceRecord, "format", property(lambda record: "", lambda record, format: None))
+        assert anyio.run(import_it) == 1
+    rollout.event("agent_message", "b", message="text b")
+    rollout.write(tmp_path)
+    assert anyio.run(import_it) == 1
+    tip = client.commit_show(head(client, rollout.id)).commit
+    assert (tip.format, tip.depth) == ("codex-v1", 1)
+    assert client.commit_materialize(tip.commit, stop="root").content == path.read_text()

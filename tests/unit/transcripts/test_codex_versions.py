@@ -1,13 +1,17 @@
 """Rollouts and headless output of codex as versions before 0.44 wrote them."""
 
+import json
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ctxd.transcripts import codex
 from ctxd.transcripts.format_detection import read
+from ctxd.transcripts.records import Line
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,
@@ -150,3 +154,58 @@ def test_headless_output_of_messages_has_the_whole_conversation(tmp_path: Path) 
         "untyped": None, "task_started": None,
         "token_count": Usage(input=1000, output=30, cache_read=8000),
     }  # fmt: skip
+
+
+def event(kind: str, **payload: Any) -> Record:
+    return {"type": "event_msg", "timestamp": "2026-01-02T03:04:05.000Z", "payload": {"type": kind, **payload}}
+
+
+@pytest.mark.requirement("IMP-18")
+def test_a_rollout_without_messages_among_its_items_has_them_in_its_events(tmp_path: Path) -> None:
+    meta = {"type": "session_meta", "payload": {"id": "T"}}
+    records = [
+        meta,
+        event("user_message", message="tabs too", images=["data:image/png;base64,aGk=", 7], client_id="cli"),
+        event("agent_reasoning", text="hm"),
+        event("token_count", info=None),
+        event("agent_message", message="done"),
+        event("user_message", message="<environment_context>x</environment_context>"),
+        event("user_message", message=None, images="none"),
+    ]
+    format, found = events(tmp_path, records)
+    assert format == "codex-events"
+    kinds = [type(each).__name__.removesuffix("Event") for each in found]
+    assert kinds == ["System", "Prompt", "Thinking", "Opaque", "Response", "System", "Prompt"]
+    prompt, said_by_model = found[1], found[4]
+    assert isinstance(prompt, PromptEvent) and isinstance(said_by_model, ResponseEvent)
+    assert (prompt.text, prompt.at, len(prompt.attachments)) == ("tabs too", 1767323045000, 1)
+    assert prompt.meta == {"client_id": "cli"} and said_by_model.text == "done"
+    item = {"type": "response_item", "payload": said("user", "tabs too")}
+    format, found = events(tmp_path, [*records, item])
+    assert format == "codex", "its items are the conversation"
+    assert [type(each).__name__ for each in found].count("PromptEvent") == 1
+    assert events(tmp_path, [meta, event("token_count", info=None)])[0] == "codex", "no conversation yet"
+
+
+@pytest.mark.requirement("IMP-18")
+def test_a_message_that_is_an_event_and_an_item_counts_once() -> None:
+    texts = [("event", "yes"), ("item", "yes"), ("item", "go"), ("event", "go"), ("event", "yes"), ("event", "yes")]
+    lines = [
+        event("user_message", message=text)
+        if kind == "event"
+        else {"type": "response_item", "payload": said("user", text)}
+        for kind, text in texts
+    ]
+    found = [entry.event for entry in codex.read_events(Line(number, line) for number, line in enumerate(lines))]
+    assert [each.text for each in found if isinstance(each, PromptEvent)] == ["yes", "go", "yes", "yes"]
+    assert [each.kind for each in found if isinstance(each, OpaqueEvent)] == ["message", "event_msg.user_message"]
+
+
+@pytest.mark.requirement("IMP-18")
+@pytest.mark.parametrize("place", range(-40, 40, 3))
+def test_an_item_is_found_wherever_a_file_is_cut(place: int) -> None:
+    start = json.dumps(event("user_message", message='a "type":"message" in a text')).encode() + b"\n"
+    item = json.dumps({"type": "response_item", "payload": said("user", "b")}).encode()
+    filler = b" " * (1024 * 1024 + place - len(start) - item.index(b'"message"'))
+    assert codex.has_only_events(BytesIO(start + filler))
+    assert not codex.has_only_events(BytesIO(start + filler + item))

@@ -20,8 +20,16 @@ FILES = sorted(path for path in ROOT.rglob("*") if path.suffix in {".jsonl", ".j
 
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no transcripts below {ROOT}: set CTXD_TRANSCRIPTS")
 
-FORMATS_BY_FOLDER = {"claude_code_api_error.jsonl": "claude-stream-json"}
-"""Files that lie in another format's folder."""
+EVENTS_ONLY = (
+    "codex_parent_with_spawns", "codex_subagent_matched", "codex_subagent_matched_2", "codex_subagent_unmatched",
+    "rollout-parent-019b88e0", "rollout-subagent-019b88e5",
+)  # fmt: skip
+"""Rollouts without an item of type ``message``."""
+
+FORMATS = {"claude_code_api_error.jsonl": "claude-stream-json"} | {
+    f"{name}.jsonl": "codex-events" for name in EVENTS_ONLY
+}
+"""Formats of files that are not that of their folder."""
 
 
 def name(path: Path) -> str:
@@ -45,7 +53,7 @@ def test_every_record_of_a_real_transcript_becomes_an_event(source, request):
     format, entries = read(source)
     found = list(entries)
     folder = request.node.callspec.params["source"].relative_to(ROOT).parts[0]
-    assert format == FORMATS_BY_FOLDER.get(source.name, folder)
+    assert format == FORMATS.get(source.name, folder)
     assert found
     if source.suffix == ".jsonl":
         complete = [number for number, line in enumerate(source.read_bytes().split(b"\n"), 1) if line.strip()]
@@ -92,6 +100,10 @@ def naive_counts(format: str, path: Path) -> tuple[int, int, int]:
             items = [str(r["payload"].get("type")) for r in records if r["type"] == "response_item"]
             called = sum(bool(re.fullmatch(r".*_call", kind)) for kind in items)
             return called, sum(kind.endswith("_call_output") for kind in items), items.count("reasoning")
+        case "codex-events":
+            kinds = [(r["type"], r["payload"].get("type")) for r in records]
+            calls = sum(kind == ("response_item", "function_call") for kind in kinds)
+            return calls, calls, kinds.count(("event_msg", "agent_reasoning"))
         case "codex-exec-json":
             items_done = [r.get("item") or {} for r in records if r["type"] == "item.completed"]
             done = [item.get("type", item.get("item_type")) for item in items_done]
