@@ -25,6 +25,7 @@ from ctxd.sessions.session_settings import (
     CreatedSession,
     ForkBase,
     SessionSettings,
+    continued,
     mount_table,
     normalised,
     template_of,
@@ -97,7 +98,7 @@ class ForkOperations(OperationGroup):
         while True:
             purges = self.sessions.purges
             base, head, continues = await self._moment(source)
-            settings = msgspec.structs.replace(head.settings, base=base, continues=continues, **changes)
+            settings = msgspec.structs.replace(continued(head.settings), base=base, continues=continues, **changes)
             if created is not None:
                 settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
             puts = await self._own_documents(base, settings, session)

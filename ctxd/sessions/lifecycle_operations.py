@@ -14,7 +14,14 @@ from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_loading import NOT_BEGUN, FirstSegments
-from ctxd.sessions.session_settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
+from ctxd.sessions.session_settings import (
+    ContinuedCommit,
+    CreatedSession,
+    SessionSettings,
+    continued,
+    normalised,
+    template_of,
+)
 from ctxd.store.write_types import Replay
 from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as session_methods
@@ -113,8 +120,8 @@ class LifecycleOperations(OperationGroup):
             if "mounts" in given:
                 given["prefixes"] = settings.prefixes
             settings = msgspec.structs.replace(
-                like, principal=actor.principal, state=params.state, archived=params.archived, removed=None, entries=(),
-                renamed={}, base=None, continues=continues, **given,
+                continued(like), principal=actor.principal, state=params.state, archived=params.archived, removed=None,
+                entries=(), renamed={}, base=None, continues=continues, **given,
             )  # fmt: skip
         if settings.project is None or not given.keys().isdisjoint(("workdir", "mounts")):
             settings = msgspec.structs.replace(settings, project=await self.sessions.project_of(settings))

@@ -98,6 +98,20 @@ def origin_of(settings: SessionSettings) -> SessionOrigin | None:
     )
 
 
+_HARNESS_LABELS: Final = frozenset({"harness", "native_session", "imported", "parser", "handed_over"})
+"""Labels by which hooks, imports, hand-overs and ``ctx mcp`` identify the session of a harness."""
+
+
+def continued(settings: SessionSettings) -> SessionSettings:
+    """Return the settings of a session that continues one with ``settings``. It is not the harness's own session: of
+    what identifies that, and of what the harness recorded, it has only the title and the first prompt."""
+    labels = {name: value for name, value in settings.labels.items() if name not in _HARNESS_LABELS}
+    recorded = settings.recorded
+    if recorded is not None:
+        recorded = RecordedSession(title=recorded.title, prompt=recorded.prompt)
+    return msgspec.structs.replace(settings, labels=labels, recorded=recorded)
+
+
 def title_of(settings: SessionSettings, first_prompt: str) -> str:
     """Return the title of a session with ``settings``: the given title, else the harness's own, else the first line
     with text of the first prompt; empty without any of them."""

@@ -10,6 +10,7 @@ import pytest
 from ctxd_client import SyncClient, SyncSession, connect_sync
 from ctxd_protocol.event_types import CompactionEvent, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.methods.commits import StartContext
+from ctxd_protocol.session_types import RecordedSession
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.sandboxes import BOX, inside
@@ -378,6 +379,35 @@ def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
             client.commit_resolve(session="s1", turn=99)
         with refused("invalid_params"):
             client.commit_resolve(turn=1)
+
+
+@pytest.mark.requirement("SES-46")
+@pytest.mark.parametrize("made", ["fork", "session", "commit", "foreign commit"])
+def test_a_session_that_continues_that_of_a_harness_is_not_taken_for_it(kept: Running, made: str) -> None:
+    with connect_sync(kept.socket) as client:
+        labels = {"harness": "codex", "native_session": "n1", "handed_over": "1 1 " + "0" * 32, "task": "parser"}
+        s = client.session("codex-n1", agent="codex", labels=labels)
+        client.session_annotate(
+            s.id, recorded=RecordedSession(title="Mend it", began_at=1000, ended_at=2000, permissions={"mode": "plan"})
+        )
+        s.user("go")
+        commit = client.context_current(session=s.id).context_id
+        line = '{"type":"user","message":{"content":"go"}}\n'
+        foreign = client.commit_checkpoint("claude-code-v1", line, session=s.id, valid_time=1500).commit.commit
+        if made == "fork":
+            other = client.session_fork(s.id).session
+        else:
+            context = {
+                "session": StartContext(session=s.id), "commit": StartContext(commit=commit),
+                "foreign commit": StartContext(commit=foreign),
+            }[made]  # fmt: skip
+            other = client.session_create(context=context).session.session
+        view = client.session_get(other).session
+        assert (view.labels, view.title) == ({"task": "parser"}, "Mend it")
+        assert view.recorded == RecordedSession(title="Mend it")
+        assert [each.session for each in client.session_list(label="native_session=n1").sessions] == [s.id]
+        assert client.session_list().sessions[0].session == other, "the newest"
+        assert client.session_get(s.id).session.labels == labels
 
 
 @pytest.mark.requirement("LST-12")
