@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from ctxd.capture.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
 from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.line_ids import LineIds
@@ -19,11 +20,11 @@ from ctxd.capture.stream_checkpoints import Trigger
 from ctxd.capture.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import tokens_of
-from ctxd.transcripts.claude_code import Segment, compaction_metadata, is_rewind, is_typed, preserved
+from ctxd.transcripts.claude_code import is_rewind, is_typed
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
-from ctxd.transcripts.records import Line, Record, as_text, id_of, number_of, parent_of, record_of, records_of
+from ctxd.transcripts.records import Line, Record, as_text, id_of, parent_of, record_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -41,7 +42,6 @@ DELTA_BYTES: Final = 192 * 1024
 
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
-_BOUNDARY: Final = "compact_boundary"
 
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
 
@@ -66,6 +66,7 @@ class TranscriptPlan:
         self.starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
         self._ids = LineIds()
+        self._marks = CompactionMarks(self._ids)
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
         self._branches: list[Branch] = []
         self._main: Branch | None = None
@@ -74,13 +75,10 @@ class TranscriptPlan:
         self._turns = BegunTurns()
         self._clock = LineTimes()
         self._task: Start | None = None
-        self._is_task_begun = self._is_segment = self._is_continued = self._has_turn = False
+        self._is_task_begun = self._is_continued = self._has_turn = False
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
-        self._preserved: list[int] = []
-        self._last_kept: str | None = None
         self._aside: dict[int, int] = {}  # Lines beside a turn, each with the line that it follows.
-        self._tail: str | None = None
         self._pending = 0
         self.newest: int | None = None
         """The newest time so far in the conversation, or in the sub-agent whose source it is, in ms since 1970."""
@@ -137,8 +135,8 @@ class TranscriptPlan:
         if compaction is not None:
             yield from self._cut_before_boundary(branch)
         self._append(branch, place, line.to_store, events)
-        branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
-        self._note_kept(record)
+        branch.ends_with_boundary = record.get("subtype") == BOUNDARY
+        self._marks.note(record, place)
         self._ids.note(id, record, place)
         self.spawning.note(events, place)
         yield from self._due(branch, events, compaction)
@@ -162,10 +160,13 @@ class TranscriptPlan:
     ) -> Iterator[PlannedDelta]:
         """Cut the deltas that are due after a line with ``events``."""
         if compaction is not None:
-            kept = self._kept(compaction, branch)
-            if self._last_kept is not None:
-                self._ids.relink(self._last_kept, branch.last)
-                self._last_kept = None
+            mark = self._marks.take(compaction)
+            kept = self._kept(mark, compaction, branch)
+            if mark.boundary is not None and self._commit_of[mark.boundary] and not self.keeps_cuts:
+                # An earlier import ended after it. It names the first line that stays, so it is read with them.
+                kept = (*kept, self.line(mark.boundary))
+            if mark.last is not None:
+                self._ids.relink(mark.last, branch.last)
             self._summaries.add(self.starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif not self.keeps_cuts and spawns(events):
@@ -379,31 +380,19 @@ class TranscriptPlan:
         elif branch.lines and not branch.ends_with_boundary:
             yield self._cut(branch, "compaction")
 
-    def _note_kept(self, record: Record) -> None:
-        """Remember the messages that the compaction after this record leaves in the window."""
-        if ids := preserved(compaction_metadata(record)):
-            self._preserved = sorted(place for id in ids if (place := self._ids.place(id)) is not None)
-            self._is_segment, self._last_kept = isinstance(ids, Segment), ids[-1]
-        for part in records_of(record.get("parts")):
-            if part.get("type") == "compaction":
-                self._tail = as_text(part.get("tail_start_id")) or None
-
-    def _kept(self, compaction: CompactionEvent, branch: Branch) -> tuple[Repeated, ...]:
+    def _kept(self, mark: KeptMark, compaction: CompactionEvent, branch: Branch) -> tuple[Repeated, ...]:
         """Return the lines that stay in the window after a compaction: its commit replaces everything before."""
-        places, self._preserved = self._preserved, []
-        meta = compaction.meta or {}
-        first, self._tail = compaction.kept_from or self._tail, None
-        index = number_of(meta.get("firstKeptEntryIndex"))
-        if first is not None and first != compaction.id and (start := self._ids.place(first)) is not None:
+        places = mark.places
+        if mark.first is not None:
             # pi shows only the newest of several summaries.
             older = self._summaries if self._route is _pi else ()
-            return tuple(each for each in self._path(start, branch.start) if each.start not in older)
-        if index is not None and 0 < index < len(self._entries):
-            return tuple(self._path(self._entries[index], branch.start))
-        if self._is_segment and places:
+            return tuple(each for each in self._path(mark.first, branch.start) if each.start not in older)
+        if mark.entry is not None and 0 < mark.entry < len(self._entries):
+            return tuple(self._path(self._entries[mark.entry], branch.start))
+        if mark.is_segment and places:
             path, last = self._path(places[0], branch.start), self.line(places[-1])
             return tuple(path[: path.index(last) + 1]) if last in path else ()
-        if self._route is _codex and not meta.get(HISTORY):
+        if self._route is _codex and not (compaction.meta or {}).get(HISTORY):
             places = self._turns.recent_prompts()
         return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
 
@@ -461,7 +450,7 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     if is_rewind(record):
         yield from _rewind(plan, as_text(record.get("leafUuid")))
         return
-    is_boundary = record.get("subtype") == _BOUNDARY
+    is_boundary = record.get("subtype") == BOUNDARY
     parent = as_text(record.get("parentUuid")) or (as_text(record.get("logicalParentUuid")) if is_boundary else "")
     # Children of the last message that a compaction kept follow the compaction.
     place = plan._ids.followed(parent)

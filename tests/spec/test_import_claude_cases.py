@@ -234,15 +234,26 @@ def test_the_messages_that_a_compaction_preserves_stay_in_its_window(
     assert lines(client, claude.id) == Counter("abcdefghdefkK")
 
 
-@pytest.mark.requirement("HND-7")
+@pytest.mark.requirement("HND-7", "IMP-2")
+@pytest.mark.parametrize("imports", [[7], [4, 7], [5, 7], [6, 7], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize("recorded", ["segment", "messages"])
 def test_a_session_that_is_handed_over_has_the_messages_that_its_compaction_preserved(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, imports: list[int], recorded: str
 ) -> None:
+    """Also if an import ends between the boundary, line 5, and the summary."""
     records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
-    segment = {"headUuid": claude.ids["c"], "anchorUuid": str(uuid4()), "tailUuid": claude.ids["d"]}
-    records += [*compaction(claude, "k", "K", logical="d", preservedSegment=segment), claude("e")]
-    write(tmp_path / "there" / f"{claude.session}.jsonl", records)
-    imported(daemon, "claude", tmp_path / "there")
+    anchor = str(uuid4())
+    preserved: Record = {
+        "preservedSegment": {"headUuid": claude.ids["c"], "anchorUuid": anchor, "tailUuid": claude.ids["d"]}
+    }
+    if recorded == "messages":
+        preserved = {"preservedMessages": {"anchorUuid": anchor, "uuids": [claude.ids["c"], claude.ids["d"]]}}
+    records += [*compaction(claude, "k", "K", logical="d", **preserved), claude("e")]
+    for number in imports:
+        write(tmp_path / "there" / f"{claude.session}.jsonl", records[:number])
+        imported(daemon, "claude", tmp_path / "there")
+    assert window(client, claude.id) == "cdkKe"
+    assert lines(client, claude.id) == Counter("abcdkKecd" + "k" * (5 in imports))
     words = ("resume", newest(client, claude.id).commit, "--in", "claude", "--cwd", str(tmp_path), "--json")
     done = ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path))
     file = Path(json.loads(done.stdout)["file"])
