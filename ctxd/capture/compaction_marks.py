@@ -42,7 +42,7 @@ class CompactionMarks:
         self._boundary: int | None = None
 
     def note(self, record: Record, place: int) -> None:
-        """Note what the line at ``place`` says about the compaction after it, or in it."""
+        """Note the marks that the line at ``place`` has for the compaction after it, or in it."""
         if record.get("subtype") == BOUNDARY:
             self._boundary = place
         if ids := preserved(compaction_metadata(record)):

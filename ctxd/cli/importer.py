@@ -19,6 +19,7 @@ from ctxd.capture.event_deduplication import RecordedEvents
 from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Repeated, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
+from ctxd.cli.busy_sources import BusySources
 from ctxd.cli.call_failures import reason_of
 from ctxd.cli.chain_starts import ChainStarts, UnderWay
 from ctxd.cli.changed_sources import ChangedSources
@@ -102,7 +103,7 @@ class TranscriptImport:
         self._is_watch = watch
         self._live: dict[str, _Planned] = {}
         self._checks: dict[str, WholeImportCheck] = {}
-        self._busy: set[str] = set()
+        self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
         self._origins = ImportOrigins(self._record)
         self._starts = ChainStarts(client, self._origins, self._plan_of)
@@ -186,15 +187,17 @@ class TranscriptImport:
         self.result.skipped.append(Skipped(path, reason))
 
     async def _ensure_imported(self, path: str) -> _Planned | None:
-        """Return the plan of a source, imported if necessary; None if it cannot be read, or its import is under way."""
+        """Return the plan of a source, imported if necessary; None if it cannot be read, or if its own import needs
+        the source that asks for it."""
+        if not await self._busy.is_free(path):
+            return None
         if path in self._plans:
             return self._plans[path]
-        source = self._waiting.get(path) or self._sources.find_again(path)
-        if source is None or path in self._busy:
+        if (source := self._waiting.get(path) or self._sources.find_again(path)) is None:
             return None
-        self._busy.add(path)
         try:
-            planned = await self._import_source(source)
+            with self._busy.importing(path):
+                planned = await self._import_source(source)
         except (Unavailable, anyio.get_cancelled_exc_class()):
             raise
         except CallFailed as error:
@@ -209,7 +212,6 @@ class TranscriptImport:
             self._skip(path, source_reason(error))
             return None
         finally:
-            self._busy.discard(path)
             self._waiting.pop(path, None)
         self._plans[path] = planned
         self._planned_lines += planned.plan.size

@@ -134,6 +134,36 @@ def test_a_copied_fork_goes_on_from_its_origin_and_can_be_rolled_back_into_the_c
 
 
 @pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_a_fork_of_a_fork_keeps_its_history_while_the_first_thread_grows(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_compacted: bool
+) -> None:
+    """The two that have changed have no origin in common that has: they are imported at the same time."""
+    first = Thread()
+    first.turn("a", "b")
+    second = Thread(hour=4, forked_from_id=first.thread)
+    second.copies(first, *"mab")
+    second.turn("c", "d")
+    third = Thread(hour=5, forked_from_id=second.thread)
+    third.copies(second, *"mabcd")
+    third.turn("e", "f")
+    if is_compacted:
+        third.compact("k", "x")
+    third.turn("g", "h")
+    for each in (first, second, third):
+        each.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    before = labels(client, head(client, third.id))
+    first.turn("y", "z")
+    third.event("thread_rolled_back", "r", num_turns=1)
+    for each in (first, third):
+        each.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, third.id)) == before.removesuffix("gh") + "r"
+    assert set(kept(client, third.id).values()) == {1}, "no line twice"
+
+
+@pytest.mark.requirement("IMP-4")
 def test_a_fork_by_reference_begins_within_a_turn_of_its_origin(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
