@@ -425,6 +425,72 @@ def _unpacked(size: int, packed: bytes) -> bytes:
     return data
 
 
+_PAGE: Final = 4_096
+_WHOLE_MAX: Final = _PAGE - 35
+"""Bytes of the longest row that is wholly in its page."""
+
+_PART_MIN: Final = (_PAGE - 12) * 32 // 255 - 23
+_PART_STEP: Final = _PAGE - 4
+"""A longer row has at least ``_PART_MIN`` bytes in its page, and ``_PART_STEP`` bytes in each overflow page but the
+last."""
+
+
+StoredValue = None | int | float | str | bytes
+
+
+def shortened_length(row: Sequence[StoredValue], column: int, wanted: int) -> int:
+    """Return the least length, from ``wanted`` bytes on, to which the blob in ``column`` can be shortened without
+    moving other rows. ``row``: all its stored values, None for a row number.
+
+    The page of a row that has overflow pages has only the beginning of it. A shorter row may have more bytes in the
+    page: SQLite would move other rows then, and ``secure_delete`` does not overwrite their old places. Source: SQLite's
+    database file format, sections 1.6 and 2.1.
+    """
+    sizes = [_stored_size(value) for value in row]
+    longest = sizes[column][1]
+    before = _bytes_in_page(_row_size(sizes))
+    while wanted < longest:
+        sizes[column] = _varint_size(12 + 2 * wanted), wanted
+        size = _row_size(sizes)
+        if _bytes_in_page(size) <= before:
+            return wanted
+        # The next longer row that has the least in its page.
+        rest = (size - _PART_MIN) % _PART_STEP
+        wanted += _WHOLE_MAX + 1 - (size if size <= _WHOLE_MAX else rest + _PART_MIN)
+    return longest
+
+
+def _stored_size(value: StoredValue) -> tuple[int, int]:
+    """Return the bytes of a value's type in the header of its row, and of the value."""
+    match value:
+        case None | 0 | 1:
+            return 1, 0
+        case int():
+            bits = (value if value >= 0 else ~value).bit_length() + 1
+            return 1, next(size for size in (1, 2, 3, 4, 6, 8) if bits <= 8 * size)
+        case float():
+            return 1, 8
+        case _:
+            size = len(value.encode() if isinstance(value, str) else value)
+            return _varint_size(13 + 2 * size), size
+
+
+def _row_size(sizes: Sequence[tuple[int, int]]) -> int:
+    header = sum(size for size, _ in sizes) + 1
+    return header + (header > 127) + sum(size for _, size in sizes)
+
+
+def _varint_size(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
+
+
+def _bytes_in_page(size: int) -> int:
+    if size <= _WHOLE_MAX:
+        return size
+    part = _PART_MIN + (size - _PART_MIN) % _PART_STEP
+    return 4 + (part if part <= _WHOLE_MAX else _PART_MIN)
+
+
 def pack_content(data: bytes) -> bytes:
     """Return ``data`` as stored in a row of ``content``: compressed if that is shorter."""
     packed = _packed(data)

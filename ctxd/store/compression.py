@@ -1,14 +1,15 @@
 """Background compression of journal rows and texts that were stored uncompressed, under load or by earlier versions.
 
-Walks both tables once, in order, a few rows per step. Each value is replaced in place by a shorter one, so no other row
-moves within the file, and ``secure_delete`` zeroes the rest: no copies escape a later purge. Later writes reuse pages
-that become free. The position is kept in ``meta``; a lost step is repeated.
+Walks both tables once, in order, a few rows per step. Each value is replaced in place by a shorter one, padded with
+zeros if other rows would move within the file otherwise, and ``secure_delete`` zeroes the rest: no copies escape a
+later purge. Later writes reuse pages that become free. The position is kept in ``meta``; a lost step is repeated.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ctxd import limits, sqlite_file
+from ctxd.store import journal
 
 _ROWS: Final = 256
 """Maximum rows per step."""
@@ -21,11 +22,13 @@ _UNKEPT_MAX: Final = 1_000
 
 class Table(NamedTuple):
     """A table whose values are compressed. ``looks`` selects the row number and length of the next values, length 0 if
-    already compressed or not in the table; ``name`` is the key of the position in ``meta``, an 8-byte number."""
+    already compressed or not in the table; ``reads`` selects all values of a row as they are stored, that in ``column``
+    is compressed; ``name`` is the key of the position in ``meta``, an 8-byte number."""
 
     name: str
     looks: str
     reads: str
+    column: int
     writes: str
     pack: Callable[[bytes], bytes]
 
@@ -34,14 +37,16 @@ _TABLES: Final = (
     Table(
         "compressed:journal",
         "SELECT seq, length(body) FROM journal WHERE seq>? ORDER BY seq LIMIT ?",
-        "SELECT body FROM journal WHERE seq=?",
+        f"SELECT {journal.STORED} FROM journal WHERE seq=?",
+        journal.STORED_BODY,
         "UPDATE journal SET body=? WHERE seq=?",
         sqlite_file.pack_body,
     ),
     Table(
         "compressed:content",
         "SELECT rowid, iif(length(bytes)=size, size, 0) FROM content WHERE rowid>? ORDER BY rowid LIMIT ?",
-        "SELECT bytes FROM content WHERE rowid=?",
+        "SELECT hash, size, bytes FROM content WHERE rowid=?",
+        2,
         "UPDATE content SET bytes=? WHERE rowid=?",
         sqlite_file.pack_content,
     ),
@@ -83,10 +88,12 @@ class Compression:
             for last, length in rows:
                 if not limits.COMPRESSED_BYTES_MIN <= (length or 0) <= limits.COMPRESSED_BYTES_MAX:
                     continue
-                ((stored,),) = self._connection.execute(table.reads, (last,)).fetchall()
+                (row,) = self._connection.execute(table.reads, (last,)).fetchall()
                 # Anything but bytes is damage, which the scrub reports.
-                if isinstance(stored, bytes) and len(packed := table.pack(stored)) < len(stored):
-                    shorter.append((packed, last))
+                if isinstance(stored := row[table.column], bytes) and len(packed := table.pack(stored)) < len(stored):
+                    fitting = packed.ljust(sqlite_file.shortened_length(row, table.column, len(packed)), b"\0")
+                    if len(fitting) < len(stored):
+                        shorter.append((fitting, last))
                 size += length
                 if size >= limits.COMPRESSED_STEP_BYTES:
                     break

@@ -41,6 +41,10 @@ HELD: Final = "length(hash)=32"
 """Condition for a row of ``content`` that a purge has not emptied."""
 
 COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
+STORED: Final = COLUMNS.replace("seq", "NULL", 1)
+"""The stored values of a row: SQLite stores ``seq`` as the row number."""
+
+STORED_BODY: Final = COLUMNS.split(", ").index("body")
 _BODY_FORMAT: Final = 1
 _REWRITTEN_FORMAT: Final = 2
 _PURGE_FORMAT: Final = 3

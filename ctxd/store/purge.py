@@ -265,11 +265,13 @@ def _rewrite_row(
         puts.append(put)
     # A digest of the parameters, or hashes in the result, would allow guessing a short text.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
-    (length,) = connection.execute("SELECT length(body) FROM journal WHERE seq=?", (tx,)).fetchone() or (0,)
-    size = length
+    stored: Any = connection.execute(f"SELECT {journal.STORED} FROM journal WHERE seq=?", (tx,)).fetchone()
+    length = size = len(stored[journal.STORED_BODY])
     if reclaimed is not None and row.session == reclaimed:
         _forget_known(connection, body.knows, reclaimed)
-        after, size = msgspec.structs.replace(after, knows=()), 0
+        after = msgspec.structs.replace(after, knows=())
+        least = len(journal.encode_rewritten(after, 0))
+        size = sqlite_file.shortened_length(stored, journal.STORED_BODY, least)
     encoded = journal.encode_rewritten(after, size)
     places.update(zip(keys, range(len(keys)), strict=True))
     # A body of the same size overwrites the old one page by page, and nothing moves. A body that was compressed may be

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -499,3 +500,44 @@ async def test_a_state_of_the_first_version_is_compressed_and_holds_what_it_held
         assert any(forms(root)[0])
         assert [each for each in await everything(store) if each[0].document.id != "wake"] == before
     verified(root)
+
+
+LONG = (4_600, 5_000, 8_000, 8_190, 20_000, 40_000)
+SHORT = (1, 600, 700, 833, 1_500, 3_900, 4_061, 4_500)
+
+
+@pytest.mark.requirement("SEC-8")
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_row_moves_when_a_value_is_shortened_as_far_as_it_may_be(tmp_path, seed):
+    """A row that moves leaves a copy in its old place, which the file then has beside the row itself."""
+    chosen = random.Random(seed)
+    marks = [b"mark of %5d" % n for n in range(4_000)]
+    with closing(sqlite_file.open_writer(tmp_path / "state.db")) as connection:
+        connection.execute("CREATE TABLE t(n INTEGER PRIMARY KEY, number INTEGER, mark BLOB, name TEXT, value BLOB)")
+        connection.execute("BEGIN")
+        for n, mark in enumerate(marks):
+            number = chosen.choice([0, 1, -1, 127, 128, -129, 1 << 22, 1 << 40, None])
+            size = chosen.choice(LONG) if chosen.random() < 0.3 else chosen.randrange(500, 800)
+            value = bytes(size + chosen.randrange(30))
+            connection.execute("INSERT INTO t VALUES(?,?,?,?,?)", (n, number, mark, "é" * chosen.randrange(60), value))
+        rows = connection.execute("SELECT n, NULL, number, mark, name, value FROM t").fetchall()
+        for n, *row in rows:
+            if len(row[4]) > 4_000:
+                wanted = chosen.choice(SHORT)
+                length = sqlite_file.shortened_length(row, 4, wanted)
+                assert min(wanted, len(row[4])) <= length <= len(row[4])
+                connection.execute("UPDATE t SET value=? WHERE n=?", (bytes(length), n))
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert sorted(re.findall(rb"mark of [ \d]{5}", (tmp_path / "state.db").read_bytes())) == marks
+
+
+@pytest.mark.requirement("DUR-16")
+def test_a_value_is_padded_by_less_than_a_page_and_only_if_rows_would_move():
+    def least(length: int, wanted: int) -> int:
+        return sqlite_file.shortened_length([None, bytes(length)], 1, wanted)
+
+    assert [least(size, 700) for size in (701, 3_000, 4_000)] == [700] * 3, "these are wholly in their pages"
+    assert least(40_000, 20) == 20 and least(40_000, 39_999) == 39_999
+    padded = [least(length, wanted) - wanted for length in range(5_000, 30_000, 97) for wanted in (500, 1_500, 4_500)]
+    assert 0 <= min(padded) and max(padded) < 4_096
