@@ -1,7 +1,7 @@
 """Lines of one source that repeat lines of another: forks, sub-agents and other copies of a session."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
@@ -101,12 +101,14 @@ class CopyDetector:
     continues like this one, the comparison continues with that copy, found by ``end``: the place where this source
     leaves the origin, None if no copy is wanted.
 
+    ``ends_delta``: called with each held line that is added, and with ``plan.pending``; True ends the delta after it.
     Memory: for a source that repeats only some lines, about 150 bytes for each line of the origin.
     """
 
     def __init__(self, source: Transcript, origin: tuple[Transcript, TranscriptPlan] | None) -> None:
         self._source = source
         self.end: CopyEnd | None = None
+        self.ends_delta: Callable[[SourceLine, tuple[int, bool]], bool] = lambda line, pending: False
         self._last_copied: int | None = None
         self.origin = source if origin is None else origin[0]
         self._plan = None if origin is None else origin[1]
@@ -114,6 +116,8 @@ class CopyDetector:
         self._ahead: deque[tuple[int, SourceLine]] = deque()
         """Lines of the origin that were read ahead: lines without an id, and the next one with an id."""
         self._held: list[tuple[int, SourceLine]] = []
+        self._held_at_cut: int | None = None
+        """The number of held lines at which an earlier import ended, unless lines after them are copies."""
         self._size = self._number = 0
         # A sub-agent of codex and a fork of opencode copy only the completed parts of their origin.
         is_of_another = origin is not None and origin[0].session != source.session
@@ -142,7 +146,8 @@ class CopyDetector:
             place = self._place(line, number, is_keyed=True)
         if place is not None:
             plan.skip(line, self._plan, place)
-            self._last_copied = place if is_keyed else self._last_copied
+            if is_keyed:
+                self._last_copied, self._held_at_cut = place, None
         elif is_own:
             self._leave_headless(plan)
             yield from self.rest(plan)
@@ -177,7 +182,9 @@ class CopyDetector:
     def _skip_held(self, plan: TranscriptPlan) -> None:
         """Skip those held lines that are copies."""
         held, self._held, self._size = self._held, [], 0
-        for here, line in held:
+        for number, (here, line) in enumerate(held):
+            if number == self._held_at_cut:
+                self._held_at_cut = len(self._held)
             if self._plan is not None and (place := self._repeated(line)) is not None:
                 plan.skip(line, self._plan, place, here)
             else:
@@ -246,19 +253,36 @@ class CopyDetector:
         if self._source.format in HEADLESS and self._plan is not None:
             plan.begin_after(self._plan)
 
-    def release(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """Add the held lines to ``plan``."""
-        if self._held:
-            self._leave_headless(plan)
-        held, self._held, self._size = self._held, [], 0
-        for place, line in held:
-            yield from plan.add(line, place)
+    @property
+    def is_copy(self) -> bool:
+        """True as long as the source has not left its origin."""
+        return self._plan is not None
+
+    def cut(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
+        """End the deltas of ``plan`` after the last line, as an earlier import did. Within a copy, that import has
+        committed the held lines: they are added here unless the copy goes on."""
+        if self._plan is None:
+            yield from plan.flush()
+        else:
+            self._held_at_cut = len(self._held)
 
     def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
         """End the comparison: add the held lines, and treat all later lines as the source's own."""
         self.end = None
-        yield from self.release(plan)
-        self._plan = None
+        if self._held:
+            self._leave_headless(plan)
+        if self._held_at_cut is not None:
+            yield from self._release(plan, self._held_at_cut)
+            yield from plan.flush()
+        yield from self._release(plan, len(self._held))
+        self._plan, self._held_at_cut, self._size = None, None, 0
+
+    def _release(self, plan: TranscriptPlan, number: int) -> Iterator[PlannedDelta]:
+        released, self._held = self._held[:number], self._held[number:]
+        for place, line in released:
+            yield from plan.add(line, place)
+            if self.ends_delta(line, plan.pending):
+                yield from plan.end_delta()
 
     def _lines(self, source: Transcript, plan: TranscriptPlan, first: int = 0) -> Iterator[tuple[int, SourceLine]]:
         start = plan.starts[first] if first < plan.size else 0

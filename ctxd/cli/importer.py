@@ -176,7 +176,8 @@ class TranscriptImport:
                 await self._ensure_imported(path)
                 await self.save(when_due=True)
             for path in group:
-                if (planned := self._take_plan(path)) is not None and self._is_watch:
+                planned = self._take_plan(path)
+                if planned is not None and self._is_watch and not planned.done.is_within_copy:
                     self._live[path] = planned
             while len(self._live) > _LIVE_MAX:
                 self._live.pop(next(iter(self._live)))
@@ -539,6 +540,7 @@ def _workdir(source: Transcript) -> str:
 def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | None]:
     """Yield the deltas of unread lines; None when other tasks are due, or when ``copies`` has reached an end."""
     source, plan, done = planned.source, planned.plan, planned.done
+    copies.ends_delta = done.note_learnt_end
     unseen = 0
     for line in lines_of(source, done.size):
         unseen += len(line.source)
@@ -548,11 +550,12 @@ def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | 
         plan.keeps_cuts = line.end <= done.planned_before
         yield from copies.taken(plan, line)
         if done.take(line):
-            yield from copies.release(plan)
-            yield from plan.flush()
+            yield from copies.cut(plan)
         elif done.note_learnt_end(line, plan.pending):
             yield from plan.end_delta()
         if done.is_level:
             done.counted, done.copied_before = plan.counts.copy(), plan.copied
+    # The comparison of a copy that is still being written begins again.
+    done.is_within_copy = copies.is_copy
     yield from copies.rest(plan)
     yield from plan.flush()

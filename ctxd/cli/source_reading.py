@@ -49,14 +49,14 @@ def is_grown(before: Stat | None, stat: Stat | None) -> bool:
 
 class SourceReading:
     """One reading of a source: its bytes so far, compared with the last import. ``start``: where its first chain
-    begins."""
+    begins. ``is_within_copy``: all lines so far may be copies of another source's."""
 
     def __init__(self, record: SourceRecord, facts: SessionFacts, start: Start = ROOT) -> None:
         self.record = record
         self.facts = facts
         self.start = start
         self.size = self.lines = self.lines_before = self.copied_before = 0
-        self.is_same = self.is_level = self.is_continued = False
+        self.is_same = self.is_level = self.is_continued = self.is_within_copy = False
         self.counted = Counter[str]()
         self._cuts = set(record.cuts)
         self.tail = b""

@@ -25,7 +25,7 @@ from ctxd_protocol.methods.commits import CommitListResult
 from tests.client.running import Running
 from tests.spec.secrecy import TOKEN
 from tests.spec.test_hooks import Harness
-from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, ctx, imported, write
+from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, ctx, imported, labels, write
 from tests.waiting import block_until
 
 
@@ -106,6 +106,39 @@ def test_the_commits_of_a_session_are_listed_once_for_all_of_its_sub_agents(
 
     assert anyio.run(run).commits == (9 if known else 10)
     assert listed == [claude.id]
+
+
+@pytest.mark.requirement("IMP-4", "IMP-9")
+@pytest.mark.parametrize("is_watch", [True, False])
+def test_a_fork_that_is_read_while_it_is_written_is_that_of_the_whole_file(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_watch: bool
+) -> None:
+    claude, fork = Claude(), Claude()
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    fork.ids, fork.last = {**claude.ids}, claude.last
+    aside = [{"type": "mode", "mode": "plan", "sessionId": fork.session, "label": label} for label in "mn"]
+    copied = [{**each, "sessionId": fork.session} for each in records]
+    whole = [aside[0], *copied, aside[1], *fork.turn("e", "f")]
+
+    async def run() -> None:
+        async with connect(daemon.socket) as connected:
+            work = TranscriptImport(connected, "claude", watch=is_watch, progress=lambda _: None)
+            await work.run([tmp_path])
+            for end in (3, 4, 6, 8):
+                write(tmp_path / f"{fork.session}.jsonl", whole[:end])
+                await work.run([tmp_path])
+            last = TranscriptImport(connected, "claude", progress=lambda _: None)
+            os.utime(tmp_path / f"{fork.session}.jsonl")
+            assert (await last.run([tmp_path])).commits == 0
+
+    anyio.run(run)
+    newest = client.commit_resolve(session=fork.id).commit
+    assert newest is not None
+    assert sorted(labels(client, newest.commit)) == sorted("abcdmnef")
+    stored = lines(client, fork.id)
+    # The line beside the messages is stored again, with its place in the copy, whenever the copy has grown.
+    assert [stored[label] for label in "abdefn"] == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.requirement("IMP-9")

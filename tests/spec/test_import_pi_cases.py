@@ -236,6 +236,24 @@ def test_a_fork_of_a_fork_of_pi_goes_on_from_that(daemon: Running, client: SyncC
 
 
 @pytest.mark.requirement("IMP-4")
+def test_a_fork_of_pi_without_lines_of_its_own_has_the_whole_copy_if_an_import_saw_part_of_it(
+    daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
+) -> None:
+    lines = [*pi.turn("a", "b"), *pi.turn("c", "d")]
+    origin = pi.write(tmp_path, *lines)
+    fork = Pi(parentSession=str(origin))
+    for number in (2, 4):
+        fork.write(tmp_path, *lines[:number])
+        imported(daemon, "pi", tmp_path)
+    assert labels(client, head(client, fork.id)).replace("h", "") == "abcd"
+    fork.last = pi.last
+    fork.write(tmp_path, *lines, *fork.turn("e", "f"))
+    imported(daemon, "pi", tmp_path)
+    assert labels(client, head(client, fork.id)).replace("h", "") == "abcdef"
+    assert imported(daemon, "pi", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize(("first", "left"), [("b", "bcdk"), ("c", "cdk")], ids=["in the copy", "behind it"])
 def test_a_compaction_in_a_fork_keeps_lines_of_its_origin_too(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi, first: str, left: str
