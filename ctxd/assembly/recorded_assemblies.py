@@ -25,12 +25,13 @@ from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import component_text_id, number_of, session_of
 from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.event_erasure import PURGED_ATTACHMENT, PURGED_TEXT
+from ctxd.sessions.event_erasure import PURGED_ATTACHMENT
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import Event, PromptEvent, ToolCallEvent
 from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.session_types import PURGED_TEXT
 
 _PAGE_BYTES: Final = 64 * 1024
 """Bytes of records read at once: they are decoded on the event loop, and a record lists everything that was active."""

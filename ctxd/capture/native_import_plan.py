@@ -230,6 +230,10 @@ class TranscriptPlan:
         repeated = map(self.line, (each for each in places if each <= place))
         return before._replace(repeated=(*before.repeated, *repeated))
 
+    def commit_of(self, start: int) -> int:
+        """Return the number of the commit with the line at byte ``start``; 0 if it is in none of this plan."""
+        return self._commit_of[bisect_left(self.starts, start)]
+
     def at_byte(self, end: int) -> tuple[Start, bool]:
         """Return the start of a chain after the line that ends at byte ``end``, and True if a line ends there."""
         if not end or not self.size:

@@ -68,9 +68,7 @@ class CommitBatches:
     def add(self, planned: PlannedDelta, parent: Parent, lines: bytes, *, is_wanted: bool = True) -> bool:
         """Register the next delta, whose content is ``lines``. Returns: True if it must be committed: it is wanted and
         new."""
-        of = (self._session, parent.key, self._format, planned.agent, str(planned.is_compaction))
-        digest = blake3("\0".join(of).encode())
-        key = digest.update(lines).hexdigest(length=_KEY_BYTES)
+        key = self._key(planned, parent, lines)
         self._keys.append(key)
         self.ids.append(self._known.get(key, f"ctx-{key}" if self._dry_run else ""))
         is_due = is_wanted and key not in self._known
@@ -78,6 +76,14 @@ class CommitBatches:
             self._counted.add(key)
             self._made += 1
         return is_due
+
+    def has(self, planned: PlannedDelta, parent: Parent, lines: bytes) -> bool:
+        """Return True if an earlier import has made the commit that ``add`` would register."""
+        return self._key(planned, parent, lines) in self._known
+
+    def _key(self, planned: PlannedDelta, parent: Parent, lines: bytes) -> str:
+        of = (self._session, parent.key, self._format, planned.agent, str(planned.is_compaction))
+        return blake3("\0".join(of).encode()).update(lines).hexdigest(length=_KEY_BYTES)
 
     def take_made(self) -> int:
         """Return the number of commits made since this was last called; in a dry run, of commits that would be made."""

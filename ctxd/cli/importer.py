@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from ctxd.capture.copied_lines import CopyDetector, ImportedLines
 from ctxd.capture.event_deduplication import RecordedEvents
@@ -39,7 +40,7 @@ from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, sourc
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
-from ctxd_protocol.session_types import SessionView
+from ctxd_protocol.session_types import PURGED_TEXT, SessionView
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -98,6 +99,8 @@ class TranscriptImport:
         self._sessions: set[str] = set()
         # The sessions without events of their own, as read in this run; None for one that it has created.
         self._listed: dict[str, SessionView | None] = {}
+        self._purged: dict[str, bool] = {}
+        """Whether the commits whose lines were repeated in this run are purged, by their ids."""
         self._plans: dict[str, _Planned] = {}
         self._planned_lines = 0
         self._is_watch = watch
@@ -121,7 +124,7 @@ class TranscriptImport:
 
     async def _run(self, places: Sequence[Path]) -> ImportResult:
         self.result = ImportResult(self._harness, self._dry_run)
-        self._listed = {}
+        self._listed, self._purged = {}, {}
         self._starts.begin_run()
         records = await self._record.load()
         # Origins come before their copies, so that the common lines belong to the origin's session.
@@ -346,7 +349,7 @@ class TranscriptImport:
             return
         if plan.copied and not plan.made:
             await self._create(source)
-        await self._describe(source, done.facts)
+        await self._describe(planned)
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()
@@ -370,21 +373,33 @@ class TranscriptImport:
         self._record.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
-    async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
+    async def _describe(self, planned: _Planned) -> None:
         """Store title, times and grants from a source that was read to its end in its session, and the project if an
-        earlier import did not know the working directory. Raises: CallFailed."""
-        session = source.session
+        earlier import did not know the working directory. A copy of a session whose title or first prompt was purged
+        has none. Raises: CallFailed."""
+        source, session = planned.source, planned.source.session
         with suppress(NotFound):  # A source without a line of its own has no session.
             is_listed = session in self._listed
             view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
             known = None if view is None else view.recorded
             directory = _workdir(source) if view is not None and view.project is None else "/"
-            if (recorded := facts.recorded(known)) != known or directory != "/":
+            recorded = msgspec.structs.replace(planned.done.facts.recorded(known), **await self._purged_facts(planned))
+            if recorded != known or directory != "/":
                 made = await self._client.session_annotate(
                     session, recorded=recorded, directory=directory if directory != "/" else None
                 )
                 if is_listed:
                     self._listed[session] = made.session
+
+    async def _purged_facts(self, planned: _Planned) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for path in {origin.source for origin, _ in planned.plan.outside.values()}:
+            origin = self._records[path].session if path in self._records else ""
+            with suppress(NotFound):
+                recorded = (await self._client.session_get(origin)).session.recorded if origin else None
+                gone = [name for name in ("title", "prompt") if getattr(recorded, name, "") == PURGED_TEXT]
+                found.update((name, PURGED_TEXT) for name in gone)
+        return found
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat, or after which it may begin."""
@@ -424,7 +439,7 @@ class TranscriptImport:
     async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
         """Queue the commit of a delta unless it exists. Raises: CallFailed, also for an earlier delta."""
         parent = await self._parent(planned, delta.parent)
-        lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
+        lines = await self._content(planned, delta, parent)
         batches, recorded = planned.batches, planned.plan.recorded
         is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
         is_newest = recorded is not None and recorded.note_beginning(delta)
@@ -488,6 +503,27 @@ class TranscriptImport:
             return Parent()
         commit = found.batches.ids[start.tip - 1]
         return Parent(commit=commit, key=commit)
+
+    async def _content(self, planned: _Planned, delta: PlannedDelta, parent: Parent) -> bytes:
+        """Return the content of the commit of a delta. It repeats no line of a purged commit, unless an earlier import
+        has made it before the purge. Raises: CallFailed."""
+        wanted = delta.parent.repeated
+        lines = b"".join([*self._repeated(wanted), delta.lines])
+        if not wanted or self._dry_run or planned.batches.has(delta, parent, lines):
+            return lines
+        left = [each for each in wanted if not await self._is_purged(planned, each)]
+        return lines if len(left) == len(wanted) else b"".join([*self._repeated(left), delta.lines])
+
+    async def _is_purged(self, planned: _Planned, line: Repeated) -> bool:
+        """Return True if the commit with ``line`` was purged; False if it is not made yet. Raises: CallFailed."""
+        there = planned if line.source == planned.source.path else self._plans.get(line.source)
+        number = 0 if there is None else there.plan.commit_of(line.start)
+        commit = "" if there is None or not number else there.batches.ids[number - 1]
+        if commit and commit not in self._purged:
+            self._purged[commit] = True
+            with suppress(NotFound):
+                self._purged[commit] = (await self._client.commit_show(commit)).commit.artifact_ref is None
+        return bool(commit) and self._purged[commit]
 
     def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
         """Yield the bytes of lines that are repeated from other deltas."""

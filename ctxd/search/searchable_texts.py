@@ -14,7 +14,6 @@ from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Content, Document, encode_content
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.event_erasure import PURGED_TEXT
 from ctxd.sessions.stored_session import SessionHead, delta_events, read_segment
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -28,6 +27,7 @@ from ctxd_protocol.event_types import (
     starts_turn,
 )
 from ctxd_protocol.methods.search import SearchKind
+from ctxd_protocol.session_types import PURGED_TEXT
 
 TEXT_CHARS_MAX: Final = 1024 * 1024
 """Characters of a text that are searchable, from its start."""

@@ -33,9 +33,7 @@ from ctxd.sessions.stored_session import (
 from ctxd.store.purge import COMMITS_OF
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
-
-PURGED_TEXT: Final = "[purged]"
-"""Text of a purged event."""
+from ctxd_protocol.session_types import PURGED_TEXT
 
 PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", name=PURGED_TEXT)
 """Replaces a purged attachment: without it, nothing would show that the event had one."""

@@ -8,7 +8,6 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
-from ctxd.sessions.event_erasure import PURGED_TEXT
 from ctxd.sessions.live_session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
 from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
@@ -27,7 +26,15 @@ from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentOptions, Reconciled, Removal, SessionStatus, SessionView
+from ctxd_protocol.session_types import (
+    PURGED_TEXT,
+    Collapse,
+    ComponentOptions,
+    Reconciled,
+    Removal,
+    SessionStatus,
+    SessionView,
+)
 
 _SETTINGS: Final = (
     "workdir", "mounts", "collapse", "labels", "secrets", "components", "component_options", "checkpoint",

@@ -1,6 +1,6 @@
 """Types of the session methods: mounts, messages, views of sessions, notices (spec 1 §3)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -112,6 +112,10 @@ class SessionOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     session: str | None = None
     commit: str | None = None
+
+
+PURGED_TEXT: Final = "[purged]"
+"""Stands for a text that was purged, such as a title or that of an event."""
 
 
 class RecordedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

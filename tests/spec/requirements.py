@@ -460,6 +460,7 @@ IMP-15 | An image or a document in a record of Claude Code is read as such: its 
 IMP-16 | Records that only some versions of a harness write are read as what they mean there: items and headless output of codex before 0.44, and compactions in headless output of pi. | ctxd
 IMP-17 | If the user of Claude Code goes back to an earlier message, the newest context ends there, as in the harness itself, also before the next prompt; what was after it is a branch. | ctxd
 IMP-18 | A rollout of codex without an item of type `message` has its conversation in its `event_msg` records: prompts, replies and reasoning. If items follow later, each message counts once. | ctxd
+IMP-19 | A commit that is made after a purge repeats no line of a purged commit, whether for a compaction, a rewind or a branch; a fork that is imported after it has no purged title or first prompt. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied, or its outcome is unknown; it is never guessed. A response that is not exactly what was requested counts as no response. | ctxd

@@ -1,11 +1,15 @@
 """LST: what a purge takes of an imported session."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
+from tests.spec.claude_records import compaction, forked
+from tests.spec.imported_contexts import window
 from tests.spec.test_import import Claude, append, commits, imported, write
 from tests.spec.test_purge import searched
 from tests.spec.test_search import found
@@ -47,3 +51,39 @@ def test_a_purged_commit_takes_title_and_prompt_along_and_no_import_brings_them_
         daemon.start()
         assert remnants() == {"[purged]", "Named anew"}
     assert searched(tmp_path / "state", "xyzzyprompt", "Plughtitle") == set()
+
+
+@pytest.mark.requirement("LST-9", "IMP-19")
+@pytest.mark.parametrize("grows_by", ["compaction", "rewind", "copy"])
+def test_a_growing_transcript_brings_no_purged_text_back(tmp_path: Path, grows_by: str) -> None:
+    claude = Claude()
+    records = claude.turn("a", "b")
+    records[0]["message"]["content"] = "xyzzyprompt of a customer"
+    records[1]["message"]["content"][0]["text"] = "plughreply to it"
+    path = write(tmp_path / "home" / f"{claude.session}.jsonl", records)
+    with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
+        imported(daemon, "claude", path)
+        append(path, *claude.turn("c", "d"))
+        imported(daemon, "claude", path)
+        assert [client.object_purge(f"commit:{commit}").complete for commit in commits(client, claude.id)] == [True] * 2
+        append(path, *claude.turn("e", "f"))
+        imported(daemon, "claude", path.parent)
+        match grows_by:
+            case "compaction":
+                kept = {"anchorUuid": "s", "uuids": [claude.ids[each] for each in "bcef"]}
+                append(path, *compaction(claude, "k", "K", logical="f", preservedMessages=kept))
+            case "rewind":
+                append(path, claude("g", after="a"), claude("h", "assistant"))
+            case _:
+                fork = Claude()
+                lines = [json.loads(line) for line in path.read_text().splitlines()]
+                write(path.with_name(f"{fork.session}.jsonl"), forked(lines, fork.session))
+        imported(daemon, "claude", path.parent)
+        if grows_by == "compaction":
+            assert window(client, claude.id) == "efkK", "what was not purged is kept"
+        if grows_by == "copy":
+            assert client.session_get(fork.id).session.title == "[purged]"
+        for each in path.parent.iterdir():
+            os.utime(each)
+        assert imported(daemon, "claude", path.parent)["commits"] == 0
+    assert searched(tmp_path / "state", "xyzzyprompt", "plughreply", "text c", "text d") == set()
