@@ -8,7 +8,7 @@ of its first line; if the parent is within a delta, it begins one commit earlier
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ctxd.capture.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
@@ -190,6 +190,12 @@ class TranscriptPlan:
             self._turns.add(begun, before, here)
         elif (turns := rolled_back(record_of(record.get("payload")))) and self._turns:
             self._turns.take_back(turns)
+
+    def newest_with(self, lines: Iterable[SourceLine]) -> int | None:
+        """Return the newest time in the conversation, in ms since 1970, if ``lines`` follow."""
+        events = (entry.event for line in lines if line.record for entry in self._read([Line(1, line.record)]))
+        times = [event.at for event in events if event.at is not None and event.sidechain is None]
+        return max([*times, *([] if self.newest is None else [self.newest])], default=None)
 
     def begin_after(self, origin: "TranscriptPlan") -> None:
         """Begin after the end of ``origin`` if no message was skipped as its copy."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.capture.copied_lines import CopyDetector, ImportedLines
 from ctxd.capture.event_deduplication import RecordedEvents
-from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Repeated, Start
+from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.capture.whole_imports import WholeImportCheck
 from ctxd.cli.busy_sources import BusySources
@@ -30,9 +30,10 @@ from ctxd.cli.import_lock import import_lock
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.cli.origin_candidates import ImportOrigins
-from ctxd.cli.source_reading import SourceReading, await_stable, is_grown, keep_cuts
+from ctxd.cli.repeated_lines import RepeatedLines
+from ctxd.cli.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
-from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_at, lines_of
+from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
@@ -62,16 +63,6 @@ _PLANNED_LINES_MAX: Final = 200_000
 _PATH_CHARS_MAX: Final = 4096
 
 
-class _Planned(NamedTuple):
-    source: Transcript
-    plan: TranscriptPlan
-    batches: CommitBatches
-    done: SourceReading
-    stat: Stat | None
-    is_continuation: bool = False
-    """The plan continues the commits of an earlier import, which are not known one by one."""
-
-
 class TranscriptImport:
     """Import of the transcripts of one harness."""
 
@@ -99,17 +90,16 @@ class TranscriptImport:
         self._sessions: set[str] = set()
         # The sessions without events of their own, as read in this run; None for one that it has created.
         self._listed: dict[str, SessionView | None] = {}
-        self._purged: dict[str, bool] = {}
-        """Whether the commits whose lines were repeated in this run are purged, by their ids."""
-        self._plans: dict[str, _Planned] = {}
+        self._plans: dict[str, PlannedSource] = {}
         self._planned_lines = 0
         self._is_watch = watch
-        self._live: dict[str, _Planned] = {}
+        self._live: dict[str, PlannedSource] = {}
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
         self._origins = ImportOrigins(self._record)
         self._starts = ChainStarts(client, self._origins, self._plan_of)
+        self._repeated = RepeatedLines(client, self._sources, self._plans)
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
@@ -124,8 +114,9 @@ class TranscriptImport:
 
     async def _run(self, places: Sequence[Path]) -> ImportResult:
         self.result = ImportResult(self._harness, self._dry_run)
-        self._listed, self._purged = {}, {}
+        self._listed = {}
         self._starts.begin_run()
+        self._repeated.begin_run()
         records = await self._record.load()
         # Origins come before their copies, so that the common lines belong to the origin's session.
         live = {path: planned.stat for path, planned in self._live.items()}
@@ -190,7 +181,7 @@ class TranscriptImport:
     def _skip(self, path: str, reason: str) -> None:
         self.result.skipped.append(Skipped(path, reason))
 
-    async def _ensure_imported(self, path: str) -> _Planned | None:
+    async def _ensure_imported(self, path: str) -> PlannedSource | None:
         """Return the plan of a source, imported if necessary; None if it cannot be read, or if its own import needs
         the source that asks for it."""
         if not await self._busy.is_free(path):
@@ -228,14 +219,14 @@ class TranscriptImport:
         planned = await self._ensure_imported(path)
         return None if planned is None else planned.plan
 
-    def _take_plan(self, path: str) -> _Planned | None:
+    def _take_plan(self, path: str) -> PlannedSource | None:
         planned = self._plans.pop(path, None)
         self._planned_lines -= 0 if planned is None else planned.plan.size
         return planned
 
     # --- one source ---
 
-    async def _import_source(self, source: Transcript) -> _Planned:
+    async def _import_source(self, source: Transcript) -> PlannedSource:
         """Commit the lines of a source that are not committed yet. Raises: as reading the source; CallFailed."""
         record = self._records[source.path]
         last = (self._live.get(source.path) or record).stat
@@ -264,7 +255,7 @@ class TranscriptImport:
 
     async def _new_or_kept_plan(
         self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
-    ) -> tuple[_Planned, CopyDetector]:
+    ) -> tuple[PlannedSource, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
         # The record is ahead of the plan of a file that was read under another name, or by another import, meanwhile.
@@ -278,16 +269,16 @@ class TranscriptImport:
             facts = SessionFacts(source.format, is_agent=bool(source.agent))
             done = SourceReading(record, facts, start)
             if (before := await self._imported_before(source, record)) is not None:
-                return _Planned(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
+                return PlannedSource(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
                     source, (source, before)
                 )
-            return _Planned(source, plan, batches, done, stat), await self._copies(source)
+            return PlannedSource(source, plan, batches, done, stat), await self._copies(source)
         live.done.continue_reading(live.plan)
         if recorded is not None and live.plan.recorded is not None:
             recorded.take_over(live.plan.recorded)
         return live._replace(stat=stat), CopyDetector(source, None)
 
-    async def _learn_ends(self, planned: _Planned) -> None:
+    async def _learn_ends(self, planned: PlannedSource) -> None:
         """Make deltas end where those of other imports of the session do that the record lacks: imports that were
         killed, or are running now. A commit is recognised by its whole delta only. Raises: CallFailed."""
         source, done = planned.source, planned.done
@@ -332,7 +323,7 @@ class TranscriptImport:
             self._client, self._clock, source, record, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 
-    async def _record_outcome(self, planned: _Planned) -> None:
+    async def _record_outcome(self, planned: PlannedSource) -> None:
         """Update the record of a source that was read to its end, and add its new content to the result."""
         source, plan, _, done, stat, _ = planned
         record, result = done.record, self.result
@@ -373,7 +364,7 @@ class TranscriptImport:
         self._record.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
-    async def _describe(self, planned: _Planned) -> None:
+    async def _describe(self, planned: PlannedSource) -> None:
         """Store title, times and grants from a source that was read to its end in its session, and the project if an
         earlier import did not know the working directory. A copy of a session whose title or first prompt was purged
         has none. Raises: CallFailed."""
@@ -391,7 +382,7 @@ class TranscriptImport:
                 if is_listed:
                     self._listed[session] = made.session
 
-    async def _purged_facts(self, planned: _Planned) -> dict[str, str]:
+    async def _purged_facts(self, planned: PlannedSource) -> dict[str, str]:
         found: dict[str, str] = {}
         for path in {origin.source for origin, _ in planned.plan.outside.values()}:
             origin = self._records[path].session if path in self._records else ""
@@ -436,10 +427,10 @@ class TranscriptImport:
 
     # --- commits ---
 
-    async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
+    async def _deliver(self, planned: PlannedSource, delta: PlannedDelta) -> None:
         """Queue the commit of a delta unless it exists. Raises: CallFailed, also for an earlier delta."""
         parent = await self._parent(planned, delta.parent)
-        lines = await self._content(planned, delta, parent)
+        lines = await self._repeated.content(planned, delta, parent, dry_run=self._dry_run)
         batches, recorded = planned.batches, planned.plan.recorded
         is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
         is_newest = recorded is not None and recorded.note_beginning(delta)
@@ -450,7 +441,7 @@ class TranscriptImport:
         if batches.is_full:
             await batches.send(self._tasks)
 
-    def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
+    def _imported_delta(self, planned: PlannedSource, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
         now = self._clock.wall_ms()
         # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
@@ -481,16 +472,20 @@ class TranscriptImport:
             valid_time=valid_time,
         )
 
-    def _conversation_end(self, planned: _Planned, delta: PlannedDelta) -> int | None:
+    def _conversation_end(self, planned: PlannedSource, delta: PlannedDelta) -> int | None:
         """Return the end of the conversation whose sub-agent made ``delta``, in ms since 1970; None if it is not known,
-        may not be its end yet, or for other deltas."""
+        may not be its end yet, or for other deltas. Raises: as ``lines_of``."""
         if self._is_watch:
             return None
         if planned.source.agent:
             return self._starts.conversation_ends.get(planned.source.session)
-        return planned.plan.newest if delta.agent and delta.trigger == "session_end" else None
+        if not delta.agent:
+            return None
+        if (done := planned.done).conversation_end is None and delta.trigger != "session_end":
+            done.conversation_end = planned.plan.newest_with(lines_of(planned.source, done.size))
+        return planned.plan.newest if done.conversation_end is None else done.conversation_end
 
-    async def _parent(self, planned: _Planned, start: Start) -> Parent:
+    async def _parent(self, planned: PlannedSource, start: Start) -> Parent:
         if start.tip is None or start.commit is not None:
             return Parent(commit=start.commit, key=start.commit or "")
         if start.tip == CONTINUED.tip:
@@ -503,35 +498,6 @@ class TranscriptImport:
             return Parent()
         commit = found.batches.ids[start.tip - 1]
         return Parent(commit=commit, key=commit)
-
-    async def _content(self, planned: _Planned, delta: PlannedDelta, parent: Parent) -> bytes:
-        """Return the content of the commit of a delta. It repeats no line of a purged commit, unless an earlier import
-        has made it before the purge. Raises: CallFailed."""
-        wanted = delta.parent.repeated
-        lines = b"".join([*self._repeated(wanted), delta.lines])
-        if not wanted or self._dry_run or planned.batches.has(delta, parent, lines):
-            return lines
-        left = [each for each in wanted if not await self._is_purged(planned, each)]
-        return lines if len(left) == len(wanted) else b"".join([*self._repeated(left), delta.lines])
-
-    async def _is_purged(self, planned: _Planned, line: Repeated) -> bool:
-        """Return True if the commit with ``line`` was purged; False if it is not made yet. Raises: CallFailed."""
-        there = planned if line.source == planned.source.path else self._plans.get(line.source)
-        number = 0 if there is None else there.plan.commit_of(line.start)
-        commit = "" if there is None or not number else there.batches.ids[number - 1]
-        if commit and commit not in self._purged:
-            self._purged[commit] = True
-            with suppress(NotFound):
-                self._purged[commit] = (await self._client.commit_show(commit)).commit.artifact_ref is None
-        return bool(commit) and self._purged[commit]
-
-    def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
-        """Yield the bytes of lines that are repeated from other deltas."""
-        for path in dict.fromkeys(each.source for each in wanted):
-            source = self._sources.find_again(path)
-            if source is not None:
-                starts = (each.start for each in wanted if each.source == path)
-                yield from (line.to_store for line in lines_at(source, starts))
 
     async def _create(self, source: Transcript) -> None:
         """Create the session of a source, paused, unless it exists. Raises: CallFailed."""
@@ -573,7 +539,7 @@ def _workdir(source: Transcript) -> str:
     return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
 
 
-def _deltas(planned: _Planned, copies: CopyDetector) -> Iterator[PlannedDelta | None]:
+def _deltas(planned: PlannedSource, copies: CopyDetector) -> Iterator[PlannedDelta | None]:
     """Yield the deltas of unread lines; None when other tasks are due, or when ``copies`` has reached an end."""
     source, plan, done = planned.source, planned.plan, planned.done
     copies.ends_delta = done.note_learnt_end

@@ -1,14 +1,15 @@
-"""Reading of one imported source: which of its lines were read before."""
+"""One source being imported: its plan, and the reading of its lines, some of which were read before."""
 
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from blake3 import blake3
 
 from ctxd.capture.import_plan_types import PARSER, ROOT, Start
 from ctxd.capture.native_import_plan import TranscriptPlan
+from ctxd.cli.import_batches import CommitBatches
 from ctxd.cli.import_state import SourceRecord
 from ctxd.clock import Clock
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
@@ -49,7 +50,8 @@ def is_grown(before: Stat | None, stat: Stat | None) -> bool:
 
 class SourceReading:
     """One reading of a source: its bytes so far, compared with the last import. ``start``: where its first chain
-    begins. ``is_within_copy``: all lines so far may be copies of another source's."""
+    begins. ``is_within_copy``: all lines so far may be copies of another source's. ``conversation_end``: the newest
+    time in the conversation of the whole source, in ms since 1970, once it is needed."""
 
     def __init__(self, record: SourceRecord, facts: SessionFacts, start: Start = ROOT) -> None:
         self.record = record
@@ -57,6 +59,7 @@ class SourceReading:
         self.start = start
         self.size = self.lines = self.lines_before = self.copied_before = 0
         self.is_same = self.is_level = self.is_continued = self.is_within_copy = False
+        self.conversation_end: int | None = None
         self.counted = Counter[str]()
         self._cuts = set(record.cuts)
         self.tail = b""
@@ -120,6 +123,18 @@ class SourceReading:
         self._hash.update(b"".join(self._unhashed))
         self._unhashed.clear()
         self._hashed = self.size
+
+
+class PlannedSource(NamedTuple):
+    """A source that is being imported, or was in this run: its plan, its commits and its reading."""
+
+    source: Transcript
+    plan: TranscriptPlan
+    batches: CommitBatches
+    done: SourceReading
+    stat: Stat | None
+    is_continuation: bool = False
+    """The plan continues the commits of an earlier import, which are not known one by one."""
 
 
 async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -> None:

@@ -114,6 +114,28 @@ def test_a_sub_agent_in_the_file_that_runs_on_after_the_last_message_is_not_the_
 
 
 @pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_long_sub_agent_in_the_file_is_not_the_newest_commit_and_its_commits_are_in_order(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, goes_on: bool
+) -> None:
+    main = [claude("a"), calls(claude, "b", "t1", "Task")]
+    side = Claude(claude.session)
+    inner = [{**each, "isSidechain": True, "agentId": "k1"} for _ in range(4) for each in side.turn("x", "y")]
+    for number, each in enumerate(inner):
+        each["timestamp"] = f"2026-01-02T04:00:0{number}.000Z"
+        if number % 2:
+            each["message"]["content"][0]["text"] = "x" * 150_000
+    last = [{**claude("c", "assistant"), "timestamp": "2026-01-02T04:00:05.000Z"}] if goes_on else []
+    write(tmp_path / f"{claude.session}.jsonl", [*main, *inner, *last])
+    imported(daemon, "claude", tmp_path)
+    assert labels(client, newest(client, claude.id).commit) == ("abc" if goes_on else "ab")
+    chain = [each for each in commits(client, claude.id).values() if each.thread_id]
+    times = [each.created_at_ms for each in sorted(chain, key=lambda each: each.depth)]
+    assert len(times) > 1 and times == sorted(times)
+    assert goes_on == (times[0] > 1767326400000), "its own time, if the conversation has gone on after it"
+
+
+@pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("meta", [{}, {"toolUseId": "t1", "agentType": "workflow"}])
 def test_sub_agents_of_a_workflow_begin_behind_the_call_of_the_workflow(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, meta: Record
