@@ -175,6 +175,8 @@ class _Rollout:
 
     def _message(self, payload: Record, at: int | None) -> typed.Event:
         kind = as_text(payload.get("type"))
+        if kind in ("error", "stream_error") and (text := as_text(payload.get("message"))):
+            return typed.SystemEvent(text=text, kind="error", at=at, meta=rest(payload, "message"))
         usage = self._counts.billed(payload) if kind == "token_count" else None
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
 

@@ -68,7 +68,7 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
         }
         match line.record.get("type"):
             case "error":
-                text = as_text(record_of(record_of(line.record.get("error")).get("data")).get("message"))
+                text = error_text(line.record.get("error"))
                 events: list[typed.Event] = [
                     typed.SystemEvent(text=text, kind="error", meta=rest(line.record, "type"), **place)
                 ]
@@ -78,6 +78,13 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
             case kind:
                 events = [opaque(as_text(kind) or "untyped", line.record, **place)]
         yield from (Entry(line.number, event) for event in events)
+
+
+def error_text(error: object) -> str:
+    """Return the message of an error, else its name; empty for another value."""
+    found = record_of(error)
+    told = (record_of(found.get("data")).get("message"), found.get("message"), found.get("name"), found.get("type"))
+    return next(filter(None, map(as_text, told)), "")
 
 
 def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:

@@ -365,3 +365,23 @@ def test_memory_is_that_of_one_delta(wanted, deltas, MiB_max):
     size, grown = map(int, found.stdout.split())
     assert size > 10_000_000 if deltas == "many" else size > 90_000_000
     assert grown / 1024 < MiB_max
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("format", "record"),
+    [
+        ("pi-v1", {"type": "message", "id": "e", "message": {"role": "assistant", "content": [], "stopReason": "error",
+                                                              "errorMessage": "429 rate limited"}}),
+        ("opencode-v1", {"info": {"id": "m", "role": "assistant", "error": {"data": {"message": "429 rate limited"}}},
+                         "parts": []}),
+        ("opencode-v1", {"info": {"id": "m", "role": "assistant", "error": {"name": "429 rate limited"}}, "parts": []}),
+        ("codex-v1", {"type": "event_msg", "payload": {"type": "error", "message": "429 rate limited"}}),
+        ("codex-v1", {"type": "event_msg", "payload": {"type": "stream_error", "message": "429 rate limited"}}),
+        ("opencode-run-json-v1", {"type": "error", "error": {"name": "429 rate limited"}}),
+    ],
+)  # fmt: skip
+def test_a_narrative_shows_the_error_of_a_provider_in_place_of_a_reply(format, record):
+    content, _ = materialized([delta(format, json.dumps(record).encode() + b"\n")], "narrative-v1")
+    text = content.decode()
+    assert "\n429 rate limited\n" in text and text.count("## ") == 1
