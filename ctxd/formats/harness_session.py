@@ -186,7 +186,9 @@ def _goes_on(event: typed.Event, harness: HarnessCommand, own: bool) -> bool:
         case typed.OpaqueEvent():
             return own and harness == "codex" and event.kind == "agent_message"
         case typed.ThinkingEvent():
-            return own and (event.signature is not None or event.encrypted is not None)
+            # pi sends unsigned reasoning as well, to some providers as text.
+            is_sent = harness == "pi" and bool(event.text)
+            return own and (is_sent or event.signature is not None or event.encrypted is not None)
         case typed.PromptEvent() | typed.ResponseEvent():
             return bool(event.text or event.attachments)
         case _:

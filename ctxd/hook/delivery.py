@@ -60,8 +60,8 @@ HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": 
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
 
 REFUSALS = {
-    "invalid_params", "invalid_path", "too_large", "idempotency_mismatch", "internal_error", "session_closed",
-    "session_removed",
+    "parse_error", "invalid_request", "invalid_params", "invalid_path", "too_large", "idempotency_mismatch",
+    "internal_error", "session_closed", "session_removed",
 }  # fmt: skip
 """Permanent errors of an event. After any other error, such as one of an older daemon, the event waits."""
 

@@ -95,18 +95,23 @@ def test_an_event_that_found_no_room_is_recorded_once_though_the_daemon_is_kille
 
 
 @pytest.mark.requirement("HOK-3", "HOK-5")
-@pytest.mark.parametrize("kind", ["pipe", "directory", "link"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link", "empty", "other"])
 def test_what_is_no_event_among_those_that_wait_is_set_aside_and_keeps_none_waiting(
     harness: Harness, kind: str
 ) -> None:
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     place = harness.waiting()[0].with_name(f"{'0' * 20}-0.event")
-    {"pipe": lambda: os.mkfifo(place), "directory": place.mkdir, "link": lambda: place.symlink_to("lock")}[kind]()
+    {
+        "pipe": lambda: os.mkfifo(place), "directory": place.mkdir, "link": lambda: place.symlink_to("lock"),
+        "empty": lambda: place.write_text("{}\n"),
+        "other": lambda: place.write_text(harness.waiting()[-1].read_text().replace('"method"', '"methodx"')),
+    }[kind]()  # fmt: skip
     harness.daemon.start()
     harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
     assert texts(events(harness)) == ["one", "two"]
-    assert (harness.waiting(), lost(harness)) == ([], ["damaged"])
+    assert harness.waiting() == []
+    assert lost(harness) == ["invalid_request" if kind in ("empty", "other") else "damaged"]
 
 
 @pytest.mark.requirement("HOK-4", "HOK-5")

@@ -262,6 +262,15 @@ def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessCommand)
     assert ("thinking", "Hm.") not in story(made(harness, events)[0])
 
 
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize(("harness", "is_kept"), [("pi", True), ("claude", False), ("codex", False)])
+def test_reasoning_without_a_signature_stays_where_the_harness_sends_it(harness: HarnessCommand, is_kept: bool) -> None:
+    events = [typed.PromptEvent(text="go"), typed.ThinkingEvent(text="Hm."), typed.ResponseEvent(text="done")]
+    content, left_out = made(harness, events, own=True)
+    assert (("thinking", "Hm.") in story(content)) == is_kept
+    assert ("thinking" in left_out) != is_kept
+
+
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
 def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_one_is_none(
