@@ -13,6 +13,7 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
+from ctxd.transcripts.claude_code import TEAMMATE
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.records import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
@@ -88,6 +89,16 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
         if text := "\n".join(filter(None, texts)):
             names = " to ".join(filter(None, (as_text(found.get("author")), as_text(found.get("recipient")))))
             yield typed.PromptEvent(text=f"[{names}]\n{text}" if names else text, at=event.at)
+        else:
+            yield event
+
+
+def with_teammate_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
+    """Yield ``events`` with each message that Claude Code has delivered from another agent of the team as a prompt: the
+    first one is the task."""
+    for event in events:
+        if isinstance(event, typed.SystemEvent) and event.kind == TEAMMATE and event.sidechain is None:
+            yield typed.PromptEvent(text=event.text, at=event.at)
         else:
             yield event
 

@@ -24,6 +24,7 @@ from ctxd.formats.compacted_window import (
     with_agent_messages,
     with_branch_summaries,
     with_codex_windows,
+    with_teammate_messages,
 )
 from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
@@ -127,6 +128,7 @@ def written(
     is_same_codex = own and harness == "codex"
     window = with_codex_windows(events, first_format, is_same_codex)
     window = window if is_same_codex else with_agent_messages(window)
+    window = window if own and harness == "claude" else with_teammate_messages(window)
     window = window if own and harness == "pi" else with_branch_summaries(window)
     found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:

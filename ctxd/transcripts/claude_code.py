@@ -35,7 +35,10 @@ _TAG: Final = re.compile(
 _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
 """Tags that cannot occur in their own text. The text of the other tags may be arbitrary output."""
 
-_EXPLAINED: Final = frozenset({"task-notification", "teammate-message"})
+TEAMMATE: Final = "teammate-message"
+"""Kind of the notice with a message of another agent of the team."""
+
+_EXPLAINED: Final = frozenset({"task-notification", TEAMMATE})
 """Tags that an explanation for the model may follow."""
 
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})

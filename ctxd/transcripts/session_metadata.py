@@ -1,15 +1,17 @@
 """Facts of a transcript for the list of sessions: title, first prompt, times, and the permissions of the harness."""
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+from ctxd.transcripts.claude_code import TEAMMATE
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of
-from ctxd_protocol.event_types import Event, PromptEvent
+from ctxd_protocol.event_types import Event, PromptEvent, SystemEvent
 from ctxd_protocol.session_types import RecordedSession
 
 _TEXT_CHARS_MAX: Final = 200
@@ -21,6 +23,7 @@ _CLAUDE_TITLES: Final = {"custom-title": "customTitle", "agent-name": "agentName
 _CODEX_GRANTS: Final = (
     "approval_policy", "approvals_reviewer", "sandbox_policy", "permission_profile", "file_system_sandbox_policy",
 )  # fmt: skip
+_TAG: Final = re.compile(rf"</?{TEAMMATE}\b[^>]*>")
 _UNTITLED: Final = ("New session - ", "Child session - ")
 """Prefixes of the titles that opencode generates for sessions without a title."""
 
@@ -37,7 +40,7 @@ class SessionFacts:
         self._summaries: dict[str, str] = {}
         self._ids: set[int] = set()
         self._permissions: dict[str, Any] = {}
-        self._prompt = ""
+        self._prompt = self._task = ""
         self._began: int | None = None
         self._endings: deque[Record] = deque(maxlen=_ENDINGS)
 
@@ -68,10 +71,11 @@ class SessionFacts:
         title = next((titles[name] for name in order if titles.get(name)), "")
         ended = next((at for record in reversed(self._endings) if (at := self._time(record)) is not None), None)
         began = [at for at in (known.began_at, self._began) if at is not None]
-        is_first = self._prompt and (known.began_at is None or self._began in (None, min(began)))
+        prompt = self._prompt or self._task
+        is_first = prompt and (known.began_at is None or self._began in (None, min(began)))
         return RecordedSession(
             title=_short(title) or known.title,
-            prompt=_short(self._prompt) if is_first else known.prompt or _short(self._prompt),
+            prompt=_short(prompt) if is_first else known.prompt or _short(prompt),
             began_at=min(began, default=None),
             ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=None),
             permissions={**known.permissions, **self._permissions},
@@ -84,8 +88,12 @@ class SessionFacts:
         for event in events:
             if self._began is None and event.at is not None and event.at >= 0:
                 self._began = event.at
-            if not (self._prompt or self._is_agent) and isinstance(event, PromptEvent) and event.sidechain is None:
+            is_first = not (self._prompt or self._is_agent) and event.sidechain is None
+            if is_first and isinstance(event, PromptEvent):
                 self._prompt = event.text.strip()
+            elif is_first and isinstance(event, SystemEvent) and event.kind == TEAMMATE:
+                # The task of an agent in a team, whose session may have no prompt.
+                self._task = self._task or _TAG.sub("", event.text).strip()
 
     def _time(self, record: Record) -> int | None:
         times = [event.at for event in self._events(record) if event.at is not None and event.at >= 0]

@@ -262,6 +262,15 @@ def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessCommand)
     assert ("thinking", "Hm.") not in story(made(harness, events)[0])
 
 
+@pytest.mark.requirement("HND-1")
+@pytest.mark.parametrize("harness", ["codex", "pi", "opencode"])
+def test_a_message_of_a_teammate_is_a_prompt_for_other_harnesses(harness: HarnessCommand) -> None:
+    task = '<teammate-message teammate_id="lead">Review it.</teammate-message>'
+    events = [typed.SystemEvent(text=task, kind="teammate-message"), typed.ResponseEvent(text="done")]
+    content, left_out = made(harness, events)
+    assert task in str(list(story(content))) and not left_out
+
+
 @pytest.mark.requirement("HND-7")
 @pytest.mark.parametrize(("harness", "is_kept"), [("pi", True), ("claude", False), ("codex", False)])
 def test_reasoning_without_a_signature_stays_where_the_harness_sends_it(harness: HarnessCommand, is_kept: bool) -> None:
