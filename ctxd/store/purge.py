@@ -265,11 +265,12 @@ def _rewrite_row(
         puts.append(put)
     # A digest of the parameters, or hashes in the result, would allow guessing a short text.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
-    stored: Any = connection.execute(f"SELECT {journal.STORED} FROM journal WHERE seq=?", (tx,)).fetchone()
-    length = size = len(stored[journal.STORED_BODY])
+    (length,) = connection.execute("SELECT length(body) FROM journal WHERE seq=?", (tx,)).fetchone() or (0,)
+    size = length
     if reclaimed is not None and row.session == reclaimed:
         _forget_known(connection, body.knows, reclaimed)
         after = msgspec.structs.replace(after, knows=())
+        stored: Any = connection.execute(f"SELECT {journal.STORED} FROM journal WHERE seq=?", (tx,)).fetchone()
         least = len(journal.encode_rewritten(after, 0))
         size = sqlite_file.shortened_length(stored, journal.STORED_BODY, least)
     encoded = journal.encode_rewritten(after, size)
