@@ -93,24 +93,23 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
             yield event
 
 
-def with_teammate_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
-    """Yield ``events`` with each message that Claude Code has delivered from another agent of the team as a prompt: the
-    first one is the task."""
-    for event in events:
-        if isinstance(event, typed.SystemEvent) and event.kind == TEAMMATE and event.sidechain is None:
-            yield typed.PromptEvent(text=event.text, at=event.at)
-        else:
-            yield event
+_AS_PROMPTS: Final = {
+    "branch_summary": ("pi", "[Summary of another branch of this conversation]\n"),
+    TEAMMATE: ("claude", ""),
+}
+"""Kinds of notices that the model of a harness gets as prompts, with that harness and the heading of the text: the
+summary that pi makes of a branch that the user leaves, and the message of another agent of a team of Claude Code."""
 
 
-def with_branch_summaries(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
-    """Yield ``events`` with each summary that pi made of a branch, when the user left it, as a prompt: that is how its
-    model gets it."""
+def with_notices_as_prompts(events: Iterable[typed.Event], own: str | None) -> Iterator[typed.Event]:
+    """Yield ``events`` with such notices as prompts, except those of ``own``, the harness that wrote all of them."""
     for event in events:
-        if isinstance(event, typed.SystemEvent) and event.kind == "branch_summary" and event.text:
-            yield typed.PromptEvent(text=f"[Summary of another branch of this conversation]\n{event.text}", at=event.at)
-        else:
-            yield event
+        if isinstance(event, typed.SystemEvent) and event.kind in _AS_PROMPTS and event.text and not event.sidechain:
+            harness, before = _AS_PROMPTS[event.kind]
+            if harness != own:
+                yield typed.PromptEvent(text=before + event.text, at=event.at)
+                continue
+        yield event
 
 
 class Places:

@@ -22,9 +22,8 @@ from ctxd.formats.compacted_window import (
     Places,
     replaces,
     with_agent_messages,
-    with_branch_summaries,
     with_codex_windows,
-    with_teammate_messages,
+    with_notices_as_prompts,
 )
 from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
@@ -128,8 +127,7 @@ def written(
     is_same_codex = own and harness == "codex"
     window = with_codex_windows(events, first_format, is_same_codex)
     window = window if is_same_codex else with_agent_messages(window)
-    window = window if own and harness == "claude" else with_teammate_messages(window)
-    window = window if own and harness == "pi" else with_branch_summaries(window)
+    window = with_notices_as_prompts(window, harness if own else None)
     found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:
         return b""
