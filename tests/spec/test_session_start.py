@@ -385,7 +385,8 @@ def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
 @pytest.mark.parametrize("made", ["fork", "session", "commit", "foreign commit"])
 def test_a_session_that_continues_that_of_a_harness_is_not_taken_for_it(kept: Running, made: str) -> None:
     with connect_sync(kept.socket) as client:
-        labels = {"harness": "codex", "native_session": "n1", "handed_over": "1 1 " + "0" * 32, "task": "parser"}
+        handed_over = {"handed_over": "1 1 " + "0" * 32, "hidden": "review"}
+        labels = {"harness": "codex", "native_session": "n1", "task": "parser", **handed_over}
         s = client.session("codex-n1", agent="codex", labels=labels)
         client.session_annotate(
             s.id, recorded=RecordedSession(title="Mend it", began_at=1000, ended_at=2000, permissions={"mode": "plan"})
