@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from ctxd.capture.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
@@ -194,8 +195,8 @@ class TranscriptPlan:
     def newest_with(self, lines: Iterable[SourceLine]) -> int | None:
         """Return the newest time in the conversation, in ms since 1970, if ``lines`` follow."""
         events = (entry.event for line in lines if line.record for entry in self._read([Line(1, line.record)]))
-        times = [event.at for event in events if event.at is not None and event.sidechain is None]
-        return max([*times, *([] if self.newest is None else [self.newest])], default=None)
+        times = (event.at for event in events if event.at is not None and event.sidechain is None)
+        return max(chain(() if self.newest is None else (self.newest,), times), default=None)
 
     def begin_after(self, origin: "TranscriptPlan") -> None:
         """Begin after the end of ``origin`` if no message was skipped as its copy."""
