@@ -8,10 +8,11 @@ from ctxd.capture.import_plan_types import PARSER
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import ImportRecord, SourceRecord
 from ctxd.transcripts.harness_names import HarnessCommand
-from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, source_reason, stat_of
+from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
 
 if TYPE_CHECKING:
     from ctxd.transcripts.discovery import Transcript
+    from ctxd.transcripts.format_detection import Format
 
 
 def changed_files(
@@ -74,6 +75,14 @@ class ChangedSources:
             if known is None:
                 known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
                 self._record.sources[source.path] = known
+            if source.format == "codex":
+                try:
+                    known.format = _rollout_format(source, known)
+                except Exception as error:
+                    if not is_of_source(error):
+                        raise
+                    result.skipped.append(Skipped(source.path, source_reason(error)))
+                    continue
             yield _as_recorded(source, known)
         if has_stored and stat.size >= 0:
             self._databases[str(path)] = stat
@@ -101,16 +110,27 @@ class ChangedSources:
 
 
 def _as_recorded(source: "Transcript", known: SourceRecord) -> "Transcript":
-    """Return the source as the conversation or the sub-agent, and in the format of codex, that it was when it was
-    imported before, even if lines that came since let it appear as the other: its chain would begin anew."""
-    if not known.size or known.session != source.session:
-        return source
-    if known.agent != source.agent:
-        source = source._replace(agent=known.agent, spawn_keys=())
-    # Earlier versions, whose records have no format, read all rollouts alike.
-    if {source.format, known.format or "codex"} == {"codex", "codex-events"}:
-        source = source._replace(format="codex-events" if known.format == "codex-events" else "codex")
-    return source
+    """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
+    that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format."""
+    if source.format == "codex" and known.format == "codex-events":
+        source = source._replace(format="codex-events")
+    is_other = bool(known.size) and known.session == source.session and known.agent != source.agent
+    return source._replace(agent=known.agent, spawn_keys=()) if is_other else source
+
+
+def _rollout_format(source: "Transcript", known: SourceRecord) -> "Format":
+    """Return the format in which to read a rollout. A conversation of which some was imported keeps its format, even if
+    messages follow in the other form, as all its lines would be stored again. Raises: as ``open_source``."""
+    from ctxd.transcripts.codex import conversation_in_events
+    from ctxd.transcripts.source_lines import open_source
+
+    imported = known.size if known.session == source.session else 0
+    if imported and known.format == "codex-events":
+        return "codex-events"
+    with open_source(source.file) as file:
+        begin = conversation_in_events(file)
+    # Versions before this format have imported such a conversation as any other.
+    return "codex" if begin is None or begin < imported else "codex-events"
 
 
 def _count_unchanged(result: ImportResult) -> None:

@@ -355,7 +355,6 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
-        record.format = source.format
         if record.start is None and (source.agent or source.is_spawned):
             begin = await self._parent(planned, done.start)
             record.start = Start(repeated=done.start.repeated, commit=begin.commit)
@@ -374,7 +373,8 @@ class TranscriptImport:
             view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
             known = None if view is None else view.recorded
             directory = _workdir(source) if view is not None and view.project is None else "/"
-            recorded = msgspec.structs.replace(planned.done.facts.recorded(known), **await self._purged_facts(planned))
+            if (recorded := planned.done.facts.recorded(known)) != known:
+                recorded = msgspec.structs.replace(recorded, **await self._purged_facts(planned))
             if recorded != known or directory != "/":
                 made = await self._client.session_annotate(
                     session, recorded=recorded, directory=directory if directory != "/" else None

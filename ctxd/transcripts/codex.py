@@ -40,7 +40,7 @@ _MESSAGE_ITEM: Final = re.compile(rb'"type"\s*:\s*"message"')
 _MESSAGE_EVENT: Final = re.compile(rb'"type"\s*:\s*"(?:user|agent)_message"')
 """Members of records; in a text, their quotation marks are escaped."""
 
-_SEARCHED_AT_ONCE: Final = 1024 * 1024
+_SEARCHED_AT_ONCE: Final = 64 * 1024
 _MEMBER_BYTES_MAX: Final = 64
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
@@ -71,17 +71,20 @@ def read_events(found: Iterable[Line]) -> Iterator[Entry]:
     yield from _read(found, _EventRollout())
 
 
-def has_only_events(file: IO[bytes]) -> bool:
-    """Return True if the conversation of a rollout is in its ``event_msg`` records. Reads up to the first item of type
-    ``message``, which is one of the first lines of a rollout that codex writes."""
-    found, end = False, b""
+def conversation_in_events(file: IO[bytes]) -> int | None:
+    """Return the byte at which the conversation of a rollout begins if it is in the ``event_msg`` records; None for
+    another rollout. Reads up to the first item of type ``message``, which is one of the first lines of a rollout that
+    codex writes."""
+    begin: int | None = None
+    end, size = b"", 0
     while piece := file.read(_SEARCHED_AT_ONCE):
         text = end + piece
         if _MESSAGE_ITEM.search(text):
-            return False
-        found = found or _MESSAGE_EVENT.search(text) is not None
-        end = text[-_MEMBER_BYTES_MAX:]
-    return found
+            return None
+        if begin is None and (found := _MESSAGE_EVENT.search(text)):
+            begin = size - len(end) + found.start()
+        end, size = text[-_MEMBER_BYTES_MAX:], size + len(piece)
+    return begin
 
 
 def _read(found: Iterable[Line], reader: "_Rollout") -> Iterator[Entry]:

@@ -9,7 +9,6 @@ from typing import IO, Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
-from ctxd.transcripts.codex import has_only_events
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
@@ -268,9 +267,7 @@ def _of_records(harness: HarnessCommand, path: Path, records: list[Record]) -> T
         case "claude-code":
             return _claude_code(known, records)
         case "codex":
-            with open_source(path) as file:
-                only_events = has_only_events(file)
-            return _codex(known._replace(format="codex-events") if only_events else known, records)
+            return _codex(known, records)
         case "pi":
             return _pi(known, records)
         case _:

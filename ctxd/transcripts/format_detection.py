@@ -103,7 +103,7 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
         raise UnknownFormat(f"{path}: not a transcript of Claude Code, codex, pi or opencode")
     if format == "codex":
         with path.open("rb") as file:
-            format = "codex-events" if codex.has_only_events(file) else format
+            format = format if codex.conversation_in_events(file) is None else "codex-events"
     return format, _file_entries(path, LINE_READERS[format])
 
 

@@ -10,9 +10,12 @@ from uuid import uuid4
 import anyio
 import pytest
 
+from ctxd.cli import changed_sources
+from ctxd.cli.import_result import ImportResult
 from ctxd.cli.import_state import SourceRecord
 from ctxd.cli.importer import TranscriptImport
-from ctxd.transcripts import discovery
+from ctxd.transcripts.discovery import Transcript
+from ctxd.transcripts.format_detection import Format
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
@@ -436,10 +439,15 @@ def test_a_review_begins_where_codex_entered_it(daemon: Running, client: SyncCli
 
 
 @pytest.mark.requirement("IMP-18")
+@pytest.mark.parametrize("is_seen_before", [False, True], ids=["whole", "after its first lines"])
 def test_a_rollout_whose_conversation_is_in_its_events_has_it_like_any_other(
-    daemon: Running, client: SyncClient, tmp_path: Path
+    daemon: Running, client: SyncClient, tmp_path: Path, is_seen_before: bool
 ) -> None:
     rollout = Thread()
+    if is_seen_before:
+        rollout.event("task_started", turn_id="t")
+        rollout.write(tmp_path)
+        imported(daemon, "codex", tmp_path)
     for one, other in ("ab", "cd"):
         rollout.begin()
         rollout.event("user_message", one, message=f"text {one}", images=["data:image/png;base64,aGk="])
@@ -467,7 +475,8 @@ def test_a_rollout_whose_conversation_is_in_its_events_has_it_like_any_other(
     imported(daemon, "codex", tmp_path)
     told = narrative(client, rollout.id)
     assert [told.count(f"text {label}") for label in "abcdefg"] == [1] * 7
-    assert {each.format for each in commits(client, rollout.id).values()} == {"codex-events-v1"}
+    formats = {each.format for each in commits(client, rollout.id).values()}
+    assert formats == {"codex-events-v1", *(["codex-v1"] if is_seen_before else [])}
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
     words = ("resume", head(client, rollout.id), "--in", "codex", "--cwd", str(tmp_path), "--json")
     made = json.loads(ctx(daemon, *words, HOME=str(tmp_path)).stdout)
@@ -489,8 +498,7 @@ def test_a_rollout_of_events_that_an_earlier_version_has_imported_keeps_its_comm
     rollout.event("user_message", "a", message="text a")
     path = rollout.write(tmp_path)
     with monkeypatch.context() as earlier:
-        earlier.setattr(discovery, "has_only_events", lambda file: False)
-        earlier.setattr(SourceRecord, "format", property(lambda record: "", lambda record, format: None))
+        earlier.setattr(changed_sources, "_rollout_format", lambda source, known: "")
         assert anyio.run(import_it) == 1
     rollout.event("agent_message", "b", message="text b")
     rollout.write(tmp_path)
@@ -498,3 +506,29 @@ def test_a_rollout_of_events_that_an_earlier_version_has_imported_keeps_its_comm
     tip = client.commit_show(head(client, rollout.id)).commit
     assert (tip.format, tip.depth) == ("codex-v1", 1)
     assert client.commit_materialize(tip.commit, stop="root").content == path.read_text()
+
+
+@pytest.mark.requirement("IMP-6", "IMP-18")
+def test_a_rollout_that_is_gone_before_it_is_read_is_skipped(
+    daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Thread(), Thread()
+    for each in (first, second):
+        each.turn("a", "b")
+        each.write(tmp_path)
+    find = changed_sources._rollout_format
+
+    def then_gone(source: Transcript, known: SourceRecord) -> Format:
+        if source.session == first.id:
+            source.file.unlink()
+        return find(source, known)
+
+    monkeypatch.setattr(changed_sources, "_rollout_format", then_gone)
+
+    async def run() -> ImportResult:
+        async with connect(daemon.socket, client="ctx") as connected:
+            return await TranscriptImport(connected, "codex", progress=lambda _: None).run([tmp_path])
+
+    result = anyio.run(run)
+    assert [each.reason for each in result.skipped] == ["No such file or directory"]
+    assert result.sessions == [second.id]

@@ -469,6 +469,8 @@ def test_every_real_transcript_is_planned_whole(path: Path):
     format, entries = read(path)
     (source,) = transcripts(harness.get(format, format.split("-")[0]), path)
     assert not isinstance(source, Skipped)
+    if format == "codex-events":
+        source = source._replace(format=format)  # As chosen at its first import.
     plan = TranscriptPlan(source.format, source.path)
     deltas = []
     for line in lines_of(source):

@@ -206,6 +206,7 @@ def test_a_message_that_is_an_event_and_an_item_counts_once() -> None:
 def test_an_item_is_found_wherever_a_file_is_cut(place: int) -> None:
     start = json.dumps(event("user_message", message='a "type":"message" in a text')).encode() + b"\n"
     item = json.dumps({"type": "response_item", "payload": said("user", "b")}).encode()
-    filler = b" " * (1024 * 1024 + place - len(start) - item.index(b'"message"'))
-    assert codex.has_only_events(BytesIO(start + filler))
-    assert not codex.has_only_events(BytesIO(start + filler + item))
+    filler = b" " * (64 * 1024 + place - len(start) - item.index(b'"message"'))
+    assert codex.conversation_in_events(BytesIO(start + filler)) == start.index(b'"type": "user_message"')
+    assert codex.conversation_in_events(BytesIO(filler + start)) == len(filler) + start.index(b'"type": "user_message"')
+    assert codex.conversation_in_events(BytesIO(start + filler + item)) is None
