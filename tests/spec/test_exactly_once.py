@@ -259,6 +259,14 @@ def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_contex
     assert held(client, session.id)["answer e"] == 2, "of the hooks, and of the whole transcript"
 
 
+def prompts_after_import(session: Session, client: SyncClient) -> list[str]:
+    """The prompts in the context once the transcript is imported, and a second import has made nothing."""
+    session.imported()
+    assert session.imported()["commits"] == 0
+    has = whole(client, session.id)
+    return [label for label in "abcde" if has[f"prompt {label}"]]
+
+
 @pytest.mark.requirement("HOK-18")
 @pytest.mark.parametrize("is_hooked", [True, False])
 def test_a_return_to_a_branch_that_was_left_continues_it(session: Session, client: SyncClient, is_hooked: bool) -> None:
@@ -269,9 +277,7 @@ def test_a_return_to_a_branch_that_was_left_continues_it(session: Session, clien
         session.turn(label, hooked=is_hooked)
         if is_hooked:
             session.hook("SessionEnd", reason="other")
-        session.imported()
-        assert session.imported()["commits"] == 0
-        return [each for each in "abcde" if whole(client, session.id)[f"prompt {each}"]]
+        return prompts_after_import(session, client)
 
     session.turn("a")
     after_a = session.last
@@ -290,11 +296,6 @@ def test_a_return_to_a_branch_that_was_left_continues_it(session: Session, clien
 def test_a_rewind_before_the_next_prompt_takes_turns_of_hooks_out_of_the_context(
     session: Session, client: SyncClient, is_hooked: bool
 ) -> None:
-    def in_context() -> list[str]:
-        session.imported()
-        assert session.imported()["commits"] == 0
-        return [label for label in "abc" if whole(client, session.id)[f"prompt {label}"]]
-
     session.turn("a")
     after_a = session.last
     session.turn("b")
@@ -302,14 +303,14 @@ def test_a_rewind_before_the_next_prompt_takes_turns_of_hooks_out_of_the_context
     with session.file.open("a") as file:
         file.write(json.dumps(marker) + "\n")
     session.hook("SessionEnd", reason="other")
-    assert in_context() == ["a"]
+    assert prompts_after_import(session, client) == ["a"]
     session.last, session.written = after_a, datetime.now(UTC).isoformat()
     if is_hooked:
         session.hook("SessionStart", source="resume")
     session.turn("c", hooked=is_hooked)
     if is_hooked:
         session.hook("SessionEnd", reason="other")
-    assert in_context() == ["a", "c"]
+    assert prompts_after_import(session, client) == ["a", "c"]
 
 
 @pytest.mark.requirement("HOK-14")
