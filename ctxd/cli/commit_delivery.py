@@ -16,7 +16,6 @@ import anyio
 import msgspec
 
 from ctxd.capture.stream_checkpoints import Checkpoint
-from ctxd.cli.call_failures import reason_of
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.spool_maintenance import deliver_waiting
 from ctxd.cli.undelivered_commits import (
@@ -30,6 +29,7 @@ from ctxd.cli.undelivered_commits import (
 )
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
+from ctxd.remedies import reason_of
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.secrets import SecretPolicy
@@ -215,11 +215,11 @@ class CommitDelivery:
         """The commit as the daemon would store it: under ``redact`` no secret reaches the file."""
         if self._policy != "redact":
             return queued
-        from ctxd.cli.scan import host_guard
+        from ctxd.cli.scan import guard_or_stop
         from ctxd.formats.cbor_array_secrets import captured_array
         from ctxd.secrets.redaction import Capture
 
-        capture = Capture(host_guard(), "redact")
+        capture = Capture(guard_or_stop(), "redact")
         return msgspec.structs.replace(
             queued, delta=captured_array(capture, queued.delta), summary=capture.text(queued.summary)
         )

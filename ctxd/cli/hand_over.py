@@ -20,7 +20,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from ctxd.capture.event_deduplication import HandedOverStart
 from ctxd.cli.commit_context_download import downloaded
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
@@ -33,6 +32,7 @@ from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
 from ctxd.formatting import size
+from ctxd.imports.event_deduplication import HandedOverStart
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient

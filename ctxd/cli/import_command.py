@@ -19,8 +19,8 @@ from ctxd.transcripts.transcript_files import changed_candidate, default_places
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
-    from ctxd.cli.import_result import ImportResult
-    from ctxd.cli.importer import TranscriptImport
+    from ctxd.imports.import_result import ImportResult
+    from ctxd.imports.importer import TranscriptImport
 
 _IDLE_MS: Final = 2000
 """Milliseconds without a change after which a watch checks whether a scan is due."""
@@ -63,7 +63,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
 
     async def imported() -> None:
         from ctxd import __version__
-        from ctxd.cli.importer import TranscriptImport
+        from ctxd.imports.importer import TranscriptImport
         from ctxd.process_setup import tune_gc
         from ctxd_client import connect
 
@@ -108,10 +108,10 @@ def _unchanged(
 ) -> "ImportResult | None":
     """Deliver the events that wait, and return the outcome of an import that has nothing to read; None if it has. This
     needs neither an event loop nor the modules that plan commits, which take longer to load than the files to check."""
-    from ctxd.cli.changed_sources import changed_files
-    from ctxd.cli.import_result import ImportResult
-    from ctxd.cli.import_state import stored_sources
     from ctxd.cli.spool_maintenance import deliver_waiting
+    from ctxd.imports.changed_sources import changed_files
+    from ctxd.imports.import_result import ImportResult
+    from ctxd.imports.import_state import stored_sources
 
     with run.client() as client:
         known = stored_sources(client, harness)

@@ -72,24 +72,19 @@ def scan(
     return FOUND if hits else OK
 
 
-def host_guard(rules: Path | None = None) -> "Guard":
-    """Return a guard with the built-in rules and those of the file ``rules``, by default the configured one.
-
-    Raises: Stop for invalid rules.
-    """
-    from ctxd.config import load
-    from ctxd.secrets.custom_rules import RulesRefused, scanner_of
-    from ctxd.secrets.redaction import KEY_BYTES, Guard
+def guard_or_stop(rules: Path | None = None) -> "Guard":
+    """Return ``host_guard(rules)``. Raises: Stop for invalid rules; ConfigError."""
+    from ctxd.host_guard import host_guard
+    from ctxd.secrets.custom_rules import RulesRefused
 
     try:
-        # A client may not read the daemon's key: tags are only comparable within this run.
-        return Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
+        return host_guard(rules)
     except RulesRefused as refused:
         raise Stop(FAILURE, str(refused), symbol="rules") from None
 
 
 def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
-    guard = host_guard(rules)
+    guard = guard_or_stop(rules)
     hits: list[FoundSecret] = []
     scanned = 0
     for place, data in _texts(run, paths):

@@ -12,8 +12,8 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript
 from ctxd.transcripts.source_lines import zstd
 from ctxd.transcripts.transcript_files import Stat, default_places

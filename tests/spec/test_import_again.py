@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.importer import TranscriptImport
 from ctxd_client import CallFailed, connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import PromptEvent
@@ -352,7 +352,7 @@ def test_an_import_without_changes_delivers_what_waits_and_loads_neither_event_l
     daemon.start()
     program = (
         "import sys\nfrom ctxd.cli.main import run\nassert run(sys.argv[1:]) == 0\n"
-        "heavy = {'asyncio', 'ctxd.cli.importer', 'ctxd.transcripts.discovery'} & set(sys.modules)\n"
+        "heavy = {'asyncio', 'ctxd.imports.importer', 'ctxd.transcripts.discovery'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     environ = {**os.environ, "CTXD_SOCKET": daemon.socket, "HOME": str(harness.home), "XDG_STATE_HOME": ""}

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports.importer import TranscriptImport
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running

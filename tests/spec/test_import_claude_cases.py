@@ -11,8 +11,8 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.cli import importer
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports import importer
+from ctxd.imports.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_client import connect

@@ -10,10 +10,10 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.cli import changed_sources
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.import_state import SourceRecord
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports import changed_sources
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript
 from ctxd.transcripts.format_detection import Format
 from ctxd_client import connect

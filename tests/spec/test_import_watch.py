@@ -13,9 +13,9 @@ import pytest
 import watchfiles
 from watchfiles import Change
 
-from ctxd.capture.whole_imports import WholeImportCheck
-from ctxd.cli.importer import TranscriptImport
 from ctxd.cli.main import run
+from ctxd.imports.importer import TranscriptImport
+from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running

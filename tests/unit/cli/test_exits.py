@@ -9,9 +9,9 @@ from importlib.metadata import entry_points
 import click
 import pytest
 
-from ctxd.cli.call_failures import COMMANDS
 from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.main import _COMMANDS, cli
+from ctxd.remedies import COMMANDS
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.sessions import SessionResult
 from tests.fakes.daemon import HOLD, Refusal, smallest

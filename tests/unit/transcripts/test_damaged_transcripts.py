@@ -10,11 +10,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ctxd.capture.copied_lines import fingerprint
-from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
+from ctxd.imports.copy_detection import fingerprint
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.records import id_of

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.capture.event_deduplication import RecordedEvents
+from ctxd.imports.event_deduplication import RecordedEvents
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.hook_events import another_call_id
 from ctxd.transcripts.records import Line

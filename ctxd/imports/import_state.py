@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from ctxd.capture.import_plan_types import CopyEnd, Start
+from ctxd.imports.plan_types import CopyEnd, Start
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.transcript_files import Stat
 from ctxd_client.errors import Conflict, NotFound

@@ -5,7 +5,7 @@ Separate from the plan: this knows records and the places of lines, but neither 
 
 from typing import Final, NamedTuple
 
-from ctxd.capture.line_ids import LineIds
+from ctxd.imports.line_ids import LineIds
 from ctxd.transcripts.claude_code import Segment, compaction_metadata, preserved
 from ctxd.transcripts.records import Record, as_text, number_of, records_of
 from ctxd_protocol.event_types import CompactionEvent

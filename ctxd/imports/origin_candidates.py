@@ -5,8 +5,8 @@ Separate from the import, which reads and commits: this does no I/O.
 
 from typing import TYPE_CHECKING
 
-from ctxd.capture.import_plan_types import CopyEnd
-from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.imports.import_state import ImportRecord, SourceRecord
+from ctxd.imports.plan_types import CopyEnd
 
 if TYPE_CHECKING:
     from ctxd.transcripts.discovery import Transcript

@@ -15,24 +15,24 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ctxd.capture.copied_lines import CopyDetector, ImportedLines
-from ctxd.capture.event_deduplication import RecordedEvents
-from ctxd.capture.import_plan_types import CONTINUED, PARSER, PlannedDelta, Start
-from ctxd.capture.native_import_plan import TranscriptPlan
-from ctxd.capture.whole_imports import WholeImportCheck
-from ctxd.cli.busy_sources import BusySources
-from ctxd.cli.call_failures import reason_of
-from ctxd.cli.chain_starts import ChainStarts, UnderWay
-from ctxd.cli.changed_sources import ChangedSources
-from ctxd.cli.existing_events import handed_over, read_session_events, recorded_events
-from ctxd.cli.import_batches import CommitBatches, Parent
-from ctxd.cli.import_lock import import_lock
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.import_state import ImportRecord, SourceRecord
-from ctxd.cli.origin_candidates import ImportOrigins
-from ctxd.cli.repeated_lines import RepeatedLines
-from ctxd.cli.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.clock import SystemClock
+from ctxd.imports.busy_sources import BusySources
+from ctxd.imports.chain_starts import ChainStarts, UnderWay
+from ctxd.imports.changed_sources import ChangedSources
+from ctxd.imports.commit_batches import CommitBatches, Parent
+from ctxd.imports.copy_detection import CopyDetector, ImportedLines
+from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.existing_events import handed_over, read_session_events, recorded_events
+from ctxd.imports.import_lock import import_lock
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.import_state import ImportRecord, SourceRecord
+from ctxd.imports.origin_candidates import ImportOrigins
+from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
+from ctxd.imports.repeated_lines import RepeatedLines
+from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts
+from ctxd.imports.transcript_plan import TranscriptPlan
+from ctxd.imports.whole_import_check import WholeImportCheck
+from ctxd.remedies import reason_of
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.capture.import_plan_types import CopyEnd, PlannedDelta, Repeated, Start
-from ctxd.capture.native_import_plan import TranscriptPlan
+from ctxd.imports.plan_types import CopyEnd, PlannedDelta, Repeated, Start
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.format_detection import HEADLESS, ROLLOUTS
 from ctxd.transcripts.opencode_storage import STATE

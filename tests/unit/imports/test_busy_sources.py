@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from ctxd.cli.busy_sources import BusySources
+from ctxd.imports.busy_sources import BusySources
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from blake3 import blake3
 
-from ctxd.capture.import_plan_types import PARSER, ROOT, Start
-from ctxd.capture.native_import_plan import TranscriptPlan
-from ctxd.cli.import_batches import CommitBatches
-from ctxd.cli.import_state import SourceRecord
 from ctxd.clock import Clock
+from ctxd.imports.commit_batches import CommitBatches
+from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.plan_types import PARSER, ROOT, Start
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.session_metadata import SessionFacts

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ctxd.capture import native_import_plan
-from ctxd.capture.import_plan_types import Start
-from ctxd.capture.native_import_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS
+from ctxd.imports import transcript_plan
+from ctxd.imports.plan_types import Start
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.format_detection import read
 from ctxd.transcripts.source_lines import SourceLine
@@ -443,15 +443,15 @@ def test_a_commit_is_as_old_as_its_own_lines_if_later_ones_are_in_another_chain(
 
 
 def test_long_records_before_the_first_message_are_in_its_commit(monkeypatch):
-    monkeypatch.setattr(native_import_plan, "DELTA_BYTES", 1000)
+    monkeypatch.setattr(transcript_plan, "DELTA_BYTES", 1000)
     settings = {"type": "file-history-snapshot", "label": "s", "snapshot": "x" * 2000}
     planned = Planned("claude-code", [settings, record("a", None, timestamp="2026-05-01T08:00:00.000Z")])
     assert planned.deltas() == ["sa"] and planned.commits[0][3].at is not None
 
 
 def test_a_long_turn_is_cut_and_the_lines_of_many_chains_are_bounded(monkeypatch):
-    monkeypatch.setattr(native_import_plan, "DELTA_BYTES", 4000)
-    monkeypatch.setattr(native_import_plan, "_PENDING_BYTES_MAX", 9000)
+    monkeypatch.setattr(transcript_plan, "DELTA_BYTES", 4000)
+    monkeypatch.setattr(transcript_plan, "_PENDING_BYTES_MAX", 9000)
     records = [record("a", None), *(answers(f"b{n}", "a", pad="x" * 900) for n in range(9))]
     planned = Planned("claude-code", records)
     assert len(planned.commits) == 3 and len(planned.view(3)) == 10

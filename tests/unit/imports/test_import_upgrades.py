@@ -8,10 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.capture import import_plan_types, native_import_plan, spawning_calls
-from ctxd.cli import changed_sources, importer, source_reading
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.importer import TranscriptImport
+from ctxd.imports import changed_sources, importer, plan_types, source_reading, spawning_calls, transcript_plan
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.importer import TranscriptImport
 from ctxd_client import connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent
@@ -19,7 +18,7 @@ from tests.client.running import Running
 from tests.spec.claude_records import compaction, fork_of, forked, newest
 from tests.spec.test_import import Claude, append, commits, labels, write
 
-_PROMPT = native_import_plan.turn_in
+_PROMPT = transcript_plan.turn_in
 
 
 @pytest.fixture
@@ -53,8 +52,8 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         return None if found is not None and found.text.startswith("<") else found
 
     for module in (changed_sources, importer, source_reading):
-        monkeypatch.setattr(module, "PARSER", import_plan_types.PARSER - 1)
-    monkeypatch.setattr(native_import_plan, "turn_in", no_tags)
+        monkeypatch.setattr(module, "PARSER", plan_types.PARSER - 1)
+    monkeypatch.setattr(transcript_plan, "turn_in", no_tags)
     monkeypatch.setattr(spawning_calls, "_SPAWNING", frozenset())
     yield monkeypatch
 

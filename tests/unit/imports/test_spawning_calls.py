@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.capture.spawning_calls import SpawningCalls
+from ctxd.imports.spawning_calls import SpawningCalls
 from ctxd_protocol.event_types import OpaqueEvent, ToolCallEvent
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.capture.import_plan_types import PlannedDelta
 from ctxd.formats.harness_session import portable_call
+from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.records import Record, as_text, record_of, records_of

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from ctxd.capture.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
-from ctxd.capture.event_deduplication import RecordedEvents
-from ctxd.capture.import_plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
-from ctxd.capture.line_ids import LineIds
-from ctxd.capture.spawning_calls import SpawningCalls, spawns
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import tokens_of
+from ctxd.imports.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
+from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.line_ids import LineIds
+from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
+from ctxd.imports.spawning_calls import SpawningCalls, spawns
+from ctxd.imports.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
 from ctxd.transcripts.claude_code import is_rewind, is_typed
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted

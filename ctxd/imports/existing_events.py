@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 import anyio.lowlevel
 import msgspec
 
-from ctxd.capture.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
-from ctxd.capture.whole_imports import WholeImportCheck
-from ctxd.cli.import_state import SourceRecord
-from ctxd.click_support import Stop
 from ctxd.clock import Clock
 from ctxd.formats.harness_session import is_id_of_hand_over
+from ctxd.imports.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
+from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
 from ctxd.transcripts.records import as_text, record_of
 from ctxd.transcripts.source_lines import open_source
@@ -83,12 +82,13 @@ async def recorded_events(
 @cache
 def _guard() -> "Guard":
     # Loaded only if a session has redacted text: loading takes as long as importing a small file.
-    from ctxd.cli.scan import host_guard
     from ctxd.config import ConfigError
+    from ctxd.host_guard import host_guard
+    from ctxd.secrets.custom_rules import RulesRefused
 
     try:
         return host_guard()
-    except (Stop, ConfigError) as error:
+    except (RulesRefused, ConfigError) as error:
         raise ValueError(f"the rules for secrets: {error}") from None
 
 

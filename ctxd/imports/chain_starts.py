@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ctxd.capture.import_plan_types import Start
-from ctxd.capture.native_import_plan import TranscriptPlan
-from ctxd.cli.import_state import SourceRecord
-from ctxd.cli.origin_candidates import ImportOrigins
+from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.origin_candidates import ImportOrigins
+from ctxd.imports.plan_types import Start
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_sidecars import AgentCallers
 from ctxd.transcripts.discovery import Transcript
 from ctxd_client.errors import NotFound

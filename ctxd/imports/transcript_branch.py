@@ -1,6 +1,6 @@
 """A chain of one transcript in progress, and the events that decide where it is cut. Pure.
 
-Separate from ``native_import_plan``, as the routes of that module only choose between such chains.
+Separate from ``transcript_plan``, as the routes of that module only choose between such chains.
 """
 
 from array import array
@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ctxd.capture.import_plan_types import Start
 from ctxd.formats.compacted_window import FROM_AGENT, newest_within, replaces
 from ctxd.formats.delta_formats import measure_event
+from ctxd.imports.plan_types import Start
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.records import Record, number_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent

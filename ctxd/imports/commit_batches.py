@@ -12,7 +12,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from blake3 import blake3
 
-from ctxd.capture.import_plan_types import PlannedDelta
+from ctxd.imports.plan_types import PlannedDelta
 from ctxd_client.errors import CallFailed
 from ctxd_protocol.methods.commits import ImportedDelta
 

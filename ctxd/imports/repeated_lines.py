@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ctxd.capture.import_plan_types import PlannedDelta, Repeated
-from ctxd.cli.changed_sources import ChangedSources
-from ctxd.cli.import_batches import Parent
-from ctxd.cli.source_reading import PlannedSource
+from ctxd.imports.changed_sources import ChangedSources
+from ctxd.imports.commit_batches import Parent
+from ctxd.imports.plan_types import PlannedDelta, Repeated
+from ctxd.imports.source_reading import PlannedSource
 from ctxd.transcripts.discovery import lines_at
 from ctxd_client.errors import NotFound
 

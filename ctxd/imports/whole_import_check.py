@@ -8,8 +8,8 @@ have those after its own.
 from collections import deque
 from collections.abc import Sequence
 
-from ctxd.capture.event_deduplication import RecordedEvents
-from ctxd.capture.native_import_plan import TranscriptPlan
+from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
 from ctxd.transcripts.format_detection import LINE_READERS

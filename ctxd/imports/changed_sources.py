@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctxd.capture.import_plan_types import PARSER
-from ctxd.cli.import_result import ImportResult
-from ctxd.cli.import_state import ImportRecord, SourceRecord
+from ctxd.imports.import_result import ImportResult
+from ctxd.imports.import_state import ImportRecord, SourceRecord
+from ctxd.imports.plan_types import PARSER
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
 
