@@ -19,7 +19,7 @@ import anyio
 from bench.figures import Figure
 from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer

@@ -33,7 +33,7 @@ from bench.recorded_sessions import ROOT
 from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_target import Wanted
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer

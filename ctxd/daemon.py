@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd import __version__
 from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage_operations import UsageOperations
 from ctxd.clock import Clock, SystemClock
@@ -91,7 +91,7 @@ from ctxd.worker_threads import in_thread
 from ctxd_protocol.default_paths import sandboxes_name
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.session_types import ComponentName
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 if TYPE_CHECKING:
     from ctxd.sharing.session_ownership import SessionOwnership

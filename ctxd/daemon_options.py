@@ -27,7 +27,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.scanner import Scanner
 from ctxd.trackers.watcher_interface import WatcherChoice
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import Collapse
 
 _EXIT_CONFIG: Final = 78

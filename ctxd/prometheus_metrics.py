@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from ctxd.clock import SystemClock
 from ctxd.observe.call_counts import CallCounter
 from ctxd.store.journal_writer import Durations
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 
 class DaemonMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import CheckpointPolicy, Collapse, ComponentName, ComponentOptions, Message, Mount
 
 R = TypeVar("R")

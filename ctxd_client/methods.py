@@ -92,7 +92,6 @@ from ctxd_protocol.methods.files import (
     FileResolveResult,
 )
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
-from ctxd_protocol.methods.listing import SessionAnnotateParams, SessionListParams, SessionListResult
 from ctxd_protocol.methods.mounts import MountDetectParams, MountDetectResult
 from ctxd_protocol.methods.objects import (
     ObjectBulkParams,
@@ -114,6 +113,7 @@ from ctxd_protocol.methods.objects import (
 )
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.search import SearchQueryParams, SearchQueryResult, SearchRebuildResult
+from ctxd_protocol.methods.session_list import SessionAnnotateParams, SessionListParams, SessionListResult
 from ctxd_protocol.methods.sessions import (
     MembershipParams,
     MembershipResult,
@@ -147,7 +147,7 @@ from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsPar
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota
 from ctxd_protocol.session_types import Collapse, ComponentOptions, Message, Mount, RecordedSession
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 R = TypeVar("R")
 

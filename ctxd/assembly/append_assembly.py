@@ -30,7 +30,7 @@ from ctxd.assembly.repack_window import UNJUDGED_CUTS, RequestConditions, rules_
 from ctxd.assembly.request_budget import RepackOutcome, collect_samples, next_request, repack_within_budget, skip_repack
 from ctxd.assembly.request_statistics import JudgedPart, figures_of
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
-from ctxd.assembly.spec_sections import too_long
+from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.token_calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem

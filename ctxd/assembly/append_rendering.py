@@ -8,9 +8,9 @@ import msgspec
 
 from ctxd.assembly.append_window import AppendWindow, Planned
 from ctxd.assembly.assembly_record import Assembled, Recorded, target_of
-from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
+from ctxd.assembly.spec_rendering import SEPARATOR
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.token_calibration import CalibrationSample
 from ctxd.assembly.window_items import (

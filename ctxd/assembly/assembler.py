@@ -26,7 +26,7 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import RequestTarget, Wanted
-from ctxd.assembly.spec_sections import Composition, Heads, View, compose
+from ctxd.assembly.spec_layout import Composition, Heads, View, compose
 from ctxd.assembly.token_budget import sha256, stable_prefix
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
@@ -43,7 +43,7 @@ from ctxd.store.idempotency import mismatch
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 from ctxd_protocol.session_types import ComponentName
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.assembly.append_window import AppendWindow, LastRequest, NotedObject
-from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.request_target import RequestTarget
-from ctxd.assembly.spec_sections import Composition
+from ctxd.assembly.spec_layout import Composition
+from ctxd.assembly.spec_rendering import RENDERER, SEPARATOR
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.token_calibration import ContentMeasures
 from ctxd.assembly.window_references import Ref
@@ -36,7 +36,7 @@ from ctxd_protocol.context_types import (
 )
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 ID_DIGITS = (16, 64)
 """Hex digits of a context id: the longer form only if other content of the session has the shorter id."""

@@ -13,9 +13,9 @@ import msgspec
 from ctxd.assembly.append_rendering import KeptWindow, context_of_window, recall
 from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record, target_of
 from ctxd.assembly.pricing import cost_of
-from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
-from ctxd.assembly.spec_sections import Composition, Heads, Layout, View, compose
+from ctxd.assembly.spec_layout import Composition, Heads, Layout, View, compose
+from ctxd.assembly.spec_rendering import RENDERER
 from ctxd.assembly.token_budget import TokenCounter, sha256
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.errors import CtxdError, purged

@@ -9,7 +9,7 @@ import msgspec
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Assembled, Recorded
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.spec_sections import Composition, SectionPieces
+from ctxd.assembly.spec_layout import Composition, SectionPieces
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, Write

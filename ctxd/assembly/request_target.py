@@ -8,7 +8,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.models import Model, Models
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 MAX_TOKENS: Final = 8_192
 """Default maximum of tokens in an answer, for APIs that require a number."""

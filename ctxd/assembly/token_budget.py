@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.spec_rendering import SEPARATOR
 from ctxd_protocol.context_types import BudgetPlan, Dropped
 
 TokenCounter = Callable[[str], float]

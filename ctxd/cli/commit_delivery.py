@@ -32,7 +32,7 @@ from ctxd.formatting import count
 from ctxd.remedies import reason_of
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import captured_session_id
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 if TYPE_CHECKING:
     from ctxd_client import Client

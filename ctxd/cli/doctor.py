@@ -20,7 +20,7 @@ from ctxd_client.socket_lookup import find_socket
 from ctxd_client.sync import connect_sync
 from ctxd_protocol.default_paths import SYSTEM_SOCKET, SYSTEM_STATE_DIR
 from ctxd_protocol.sandbox_types import SandboxView
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 ANSWER_S_MAX: Final = 5.0
 """Maximum seconds for a reply of the daemon: a later one is itself a finding."""

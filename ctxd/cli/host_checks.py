@@ -21,7 +21,7 @@ from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
-from ctxd_protocol.status import DaemonStatus, ProjectionStatus
+from ctxd_protocol.status_types import DaemonStatus, ProjectionStatus
 
 DISK_FREE_FAIL: Final = 64 * 1024 * 1024
 """Free bytes below which the daemon is about to refuse writes."""

@@ -25,7 +25,7 @@ from ctxd.clock import SystemClock
 from ctxd.formatting import age, count
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods.listing import SessionListResult
+from ctxd_protocol.methods.session_list import SessionListResult
 from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
 
 

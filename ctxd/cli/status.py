@@ -7,7 +7,7 @@ from ctxd.cli.tracker import followed
 from ctxd.click_support import Command
 from ctxd.formatting import count, size, span
 from ctxd.terminal import Colour, cell
-from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus, SearchStatus
+from ctxd_protocol.status_types import DaemonStatus, ProjectionStatus, SandboxesStatus, SearchStatus
 
 
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")

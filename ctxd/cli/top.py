@@ -11,7 +11,7 @@ from ctxd.click_support import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
 from ctxd_protocol.sandbox_types import SandboxView
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 from ctxd_protocol.tracker_types import Watching
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ctxd.commands.common_options import (
     state_dir_option,
 )
 from ctxd.formatting import count
-from ctxd_protocol.status import ProjectionStatus
+from ctxd_protocol.status_types import ProjectionStatus
 
 if TYPE_CHECKING:
     # Loaded only by commands that compare.

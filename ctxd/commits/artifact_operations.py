@@ -38,7 +38,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG
 from ctxd.store.write_types import Pending, Write
 from ctxd_protocol.methods import artifacts as wire
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretPolicy, Secrets
 
 _TAGGED: Final = "tag:"
 _ADDRESS_DIGITS: Final = 64

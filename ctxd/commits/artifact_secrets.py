@@ -15,7 +15,7 @@ from ctxd.secrets.policy import stricter, to_payload
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 
 class SearchedArtifact(NamedTuple):

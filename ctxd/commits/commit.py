@@ -16,7 +16,7 @@ from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.methods import commits as wire
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 VERSION: Final = 1
 """The version of commits that this program writes."""

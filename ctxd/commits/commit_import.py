@@ -30,7 +30,7 @@ from ctxd.store import commit_index
 from ctxd.store.write_types import PackedText, Write
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretPolicy, Secrets
 
 _Place = tuple[str, str, str, str, str]
 """The identity of a commit: its parent, content, format, type and thread."""

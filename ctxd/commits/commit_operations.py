@@ -43,7 +43,7 @@ from ctxd.store.write_types import PurgeRequest, Replay, Write
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretPolicy, Secrets
 
 DELTA_BYTES_MAX: Final = 256 * 1024 * 1024
 """Maximum bytes of a delta."""

@@ -28,7 +28,7 @@ from ctxd.secrets.redaction import Capture
 from ctxd.secrets.scanner import Hit
 from ctxd.worker_threads import Lane, ThreadPool
 from ctxd_protocol.error_codes import ErrorCode
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 DELTA_BYTES_MIN: Final = 256 * 1024
 """Bytes of the smallest delta passed to the process: a thread handles smaller ones quickly enough."""

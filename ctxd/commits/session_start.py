@@ -40,7 +40,7 @@ from ctxd.store.write_types import Landed, Replay
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext
-from ctxd_protocol.methods.listing import SessionListParams
+from ctxd_protocol.methods.session_list import SessionListParams
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionView

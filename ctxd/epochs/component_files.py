@@ -26,7 +26,7 @@ from ctxd.sources.source_interface import Missing, Present, Special, Stamp, Unre
 from ctxd.store.version_store import VersionStore
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.object_types import FilesystemSource
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 FILE_BYTES_MAX: Final = 256 * 1024
 """Maximum bytes of a file whose text becomes a component. For a longer one, the model gets the size."""

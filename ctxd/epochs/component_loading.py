@@ -26,7 +26,7 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session_documents import entries
+from ctxd.sessions.session_objects import entries
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.session_types import ComponentName
 

@@ -36,7 +36,7 @@ from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapt
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
 """``read`` and ``edit``: an agent read or wrote the content, so a missing file is an error. ``check``: no agent did."""

@@ -30,7 +30,7 @@ from ctxd.sources.source_interface import (
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.object_types import Source
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 SANDBOXES: Final = "sandboxes"
 """Author of the secret tags in files that a sandbox may have written."""

@@ -33,7 +33,7 @@ from ctxd.store.write_types import NotCached
 from ctxd.worker_threads import Lane
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import Source
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 
 ENTRIES_MAX: Final = 100_000
 """Maximum entries in memory, about 250 bytes each. The oldest are dropped, and their files are read once more."""

@@ -20,7 +20,7 @@ from ctxd.secrets.policy import DEFAULT, keeps_bytes, to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource, Source, ToolcallStatus, filesystem_source, source_label
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 Content = str | bytes
 """Content of a version: text if it is UTF-8, else bytes. The document has the media type of bytes."""

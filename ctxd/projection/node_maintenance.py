@@ -29,7 +29,7 @@ from ctxd.projection.progress import Cursor, Halt, fence, move_cursor, requeued
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store import journal, state_directory
 from ctxd.worker_threads import in_thread
-from ctxd_protocol.status import ProjectionStatus
+from ctxd_protocol.status_types import ProjectionStatus
 
 EXIT_NO_STATE: Final = 10
 EXIT_UNAVAILABLE: Final = 69

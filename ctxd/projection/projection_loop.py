@@ -51,7 +51,7 @@ from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
 from ctxd.worker_threads import Lane, in_thread
-from ctxd_protocol.status import ProjectionStatus, StoreStatus
+from ctxd_protocol.status_types import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10
 """Attempts to fence the cursor before a retry: each failure means that a late transaction was applied."""

@@ -16,11 +16,11 @@ from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage
-from ctxd.projection.eviction import purged_mark
 from ctxd.projection.node_connection import Node
 from ctxd.projection.node_transactions import HighWaterMark
 from ctxd.projection.ownership_checks import Fences
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
+from ctxd.projection.purge_at_node import purged_mark
 from ctxd.projection.query_bounds import bounded, to_json_types
 from ctxd.store.reads import EmbeddedReads, QueryRows
 from ctxd.worker_threads import Lane

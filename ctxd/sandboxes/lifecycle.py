@@ -35,7 +35,7 @@ from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
-from ctxd_protocol.status import SandboxesStatus
+from ctxd_protocol.status_types import SandboxesStatus
 
 SANDBOXES_MAX: Final = 4096
 """Maximum registered sandboxes. Each takes a descriptor, and some 10 KB without connections."""

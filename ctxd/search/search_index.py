@@ -28,7 +28,7 @@ from ctxd.store.state_directory import SEARCH_INDEX
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
 from ctxd.worker_threads import Lane, NoThread
-from ctxd_protocol.status import SearchStatus
+from ctxd_protocol.status_types import SearchStatus
 
 STEP_ROWS: Final = 512
 """Maximum journal rows per step."""

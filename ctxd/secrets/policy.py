@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretPolicy, Secrets
 
 DEFAULT: Final[SecretPolicy] = "flag"
 """The policy of a session that sets none; a version without the field was captured under it and has no findings."""

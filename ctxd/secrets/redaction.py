@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.scanner import Hit, Scanner, built_in_scanner
-from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretFound, SecretPolicy, Secrets
 
 KEY_BYTES: Final = 32
 """Bytes of a key."""

@@ -21,7 +21,7 @@ from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.session_documents import entries
+from ctxd.sessions.session_objects import entries
 from ctxd.sessions.session_state import EventPosition, SessionState
 from ctxd.sessions.stored_session import events_size
 from ctxd.store.version_store import VersionStore

@@ -17,7 +17,7 @@ from ctxd.transcripts.shortened_output import shortened_output
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
-from ctxd_protocol.methods.listing import SessionAnnotateParams
+from ctxd_protocol.methods.session_list import SessionAnnotateParams
 from ctxd_protocol.methods.sessions import (
     SessionAppendParams,
     SessionCreateParams,

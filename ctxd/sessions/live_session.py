@@ -22,9 +22,9 @@ from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.generated_ids import observations, segment_id
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.lineage import Lineage
-from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.session_settings import SessionSettings, origin_of, title_of
 from ctxd.sessions.session_state import SessionState, apply, snapshot
+from ctxd.sessions.sessions_elsewhere import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.stored_session import (
     ENTERING,
     LARGE_BYTES,

@@ -15,7 +15,7 @@ from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page
 from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved, session_of
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
-from ctxd.sessions import id_resolution, session_documents
+from ctxd.sessions import id_resolution, session_objects
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
@@ -100,13 +100,13 @@ class Objects:
         Cancel: safe.
         """
         seen = [id for id in dict.fromkeys(ids) if viewer.holds(id) and not self._is_emptied(id)]
-        plain = [id for id in seen if session_documents.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
+        plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
         found = await self._store.bulk(plain, at, content=content)
         if newest := self._undurable(found.values()):
             tx = newest if at.tx == LATEST else at.tx
             found = await self._store.bulk(plain, AsOf(at.valid_time, tx), content=content)
         for id in seen:
-            if session_documents.session_of(id) is not None:
+            if session_objects.session_of(id) is not None:
                 stored = await self._version(id, at, content=content, size_max=size_max)
                 if stored is not None:
                     found[id] = stored
@@ -126,8 +126,8 @@ class Objects:
         more = msgspec.structs.replace(page, limit=page.limit + 1)
         if self._is_emptied(id):
             raise not_found(text)
-        if session_documents.session_of(id) is not None:
-            rows = await session_documents.history(self._store, id, at, more, lineage=self._lineage(id))
+        if session_objects.session_of(id) is not None:
+            rows = await session_objects.history(self._store, id, at, more, lineage=self._lineage(id))
         else:
             rows = await self._rows(viewer, id, at, more, corrections=corrections)
         if not rows and page.after is None:
@@ -294,8 +294,8 @@ class Objects:
     async def _version(self, id: str, at: AsOf, *, content: bool, size_max: int | None = None) -> Stored | None:
         if self._is_emptied(id):
             return None
-        if session_documents.session_of(id) is not None:
-            return await session_documents.version(
+        if session_objects.session_of(id) is not None:
+            return await session_objects.version(
                 self._store, id, at, lineage=self._lineage(id), lane=self._sessions.folding, size_max=size_max
             )
         stored = await self._store.get(id, at, content=content)
@@ -305,11 +305,11 @@ class Objects:
         return stored
 
     def _lineage(self, id: str) -> Lineage:
-        return self._sessions.lineage(session_documents.session_of(id) or "")
+        return self._sessions.lineage(session_objects.session_of(id) or "")
 
     def _is_emptied(self, id: str) -> bool:
         """Return True if ``id`` belongs to a session that was removed for good."""
-        return (session_of(id) or session_documents.session_of(id)) in self._sessions.emptied
+        return (session_of(id) or session_objects.session_of(id)) in self._sessions.emptied
 
     def _undurable(self, found: Iterable[Stored]) -> int:
         """Return the sequence of the newest version in ``found`` that is not durable yet; 0 if all are."""

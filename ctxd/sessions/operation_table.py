@@ -14,7 +14,7 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.operation_admission import Operation
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import Collapse
 
 

@@ -19,7 +19,6 @@ from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest, find_replay
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_catalog import Catalog, no_session, summary_of
@@ -33,6 +32,7 @@ from ctxd.sessions.session_loading import (
     load,
 )
 from ctxd.sessions.session_settings import SessionSettings, mount_table, normalised
+from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.version_store import VersionStore

@@ -19,7 +19,7 @@ from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.object_types import source_label
-from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretFound, SecretPolicy, Secrets
 
 INLINE_CHARS_MAX: Final = 64 * 1024
 """Text up to this many characters is scanned on the loop, in under a millisecond; longer text on a thread, so that the

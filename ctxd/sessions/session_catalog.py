@@ -13,7 +13,7 @@ from ctxd.sessions.session_list_index import Candidates, Group, IndexedSession, 
 from ctxd.sessions.session_settings import SessionSettings, title_of
 from ctxd.sessions.stored_session import SessionHead
 from ctxd_protocol.context_types import CurrentContext
-from ctxd_protocol.methods.listing import SessionListParams
+from ctxd_protocol.methods.session_list import SessionListParams
 from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)

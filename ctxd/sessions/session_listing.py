@@ -9,7 +9,7 @@ from ctxd.sessions.live_session import Accepted
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_catalog import Filters
-from ctxd_protocol.methods.listing import SessionListParams, SessionListResult
+from ctxd_protocol.methods.session_list import SessionListParams, SessionListResult
 
 
 class SessionLists:

@@ -13,7 +13,7 @@ from ctxd.secrets.redaction import Capture, Guard
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.methods.sessions import SessionCreateParams
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import (
     CheckpointPolicy,
     Collapse,

@@ -23,7 +23,7 @@ from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
 from ctxd_protocol.methods import toolcalls as toolcall_methods
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 from ctxd_protocol.session_types import Collapse
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -20,10 +20,10 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.sessions.live_session import WriteRequest
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_loading import batched
 from ctxd.sessions.session_settings import SessionSettings
+from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.session_copy import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable

@@ -27,9 +27,9 @@ from ctxd.projection import owner_record
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import FENCES, Ownership
 from ctxd.sessions.live_session import SessionLock
-from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_catalog import no_session, summary_of
+from ctxd.sessions.sessions_elsewhere import owned_elsewhere
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss

@@ -53,7 +53,7 @@ from ctxd.store.write_types import (
 from ctxd.worker_threads import Lane, NoThread, in_thread
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.status import StoreStatus
+from ctxd_protocol.status_types import StoreStatus
 
 T = TypeVar("T")
 

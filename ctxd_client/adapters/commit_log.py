@@ -18,7 +18,7 @@ from ctxd_client.errors import CallFailed, Conflict, Forbidden, InvalidCall, Inv
 from ctxd_client.sync import SyncClient
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import artifacts, commits, listing, sessions
+from ctxd_protocol.methods import artifacts, commits, session_list, sessions
 from ctxd_protocol.session_types import SessionSummary
 
 T = TypeVar("T")
@@ -299,8 +299,8 @@ def sessions_of(agent: str, label: str | None = None) -> Steps[list[SessionSumma
     found: list[SessionSummary] = []
     cursor: str | None = None
     while True:
-        params = listing.SessionListParams(agent=agent, label=label, limit=PAGE_ITEMS_MAX, cursor=cursor)
-        page = yield Call("session.list", params, listing.SessionListResult)
+        params = session_list.SessionListParams(agent=agent, label=label, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        page = yield Call("session.list", params, session_list.SessionListResult)
         found += page.sessions
         if (cursor := page.next_cursor) is None:
             return found

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 from ctxd_protocol.session_types import Message
 
 

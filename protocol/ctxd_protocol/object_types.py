@@ -53,7 +53,7 @@ class ObjectVersion(msgspec.Struct, frozen=True, kw_only=True):
     ``payload["encoding"]`` ``base64`` the content is bytes of ``payload["media_type"]``; without, it is text.
     ``valid_time`` and ``tx_time`` are milliseconds since 1970, ``tx`` is the journal sequence that wrote the version.
     ``source_hash`` is None for an unread or deleted file and for objects without a source. ``payload["secrets"]``, of
-    the shape of ``ctxd_protocol.secrets.Secrets``, lists secrets found in it.
+    the shape of ``ctxd_protocol.secret_types.Secrets``, lists secrets found in it.
     """
 
     id: str

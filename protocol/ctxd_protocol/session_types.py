@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secret_types import SecretPolicy, Secrets
 
 SessionStatus = Literal["active", "paused", "closed", "removed"]
 """``removed``: in the trash; ``session.restore`` can restore it until ``session.gc`` empties the trash."""

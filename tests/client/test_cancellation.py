@@ -11,7 +11,7 @@ from ctxd_client.connection import AsyncConnection
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.declaration import Nothing
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 from tests.fakes.daemon import HELLO, HOLD, WAIT_S
 
 pytestmark = pytest.mark.anyio

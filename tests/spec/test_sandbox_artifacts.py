@@ -11,7 +11,7 @@ from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandbox_types import Quota
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from tests.spec.sandboxes import ROOMY, inside
 from tests.spec.test_sandbox_attacks import host, mount, places, refused, register, session_in
 

@@ -12,7 +12,7 @@ from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd_client import connect_sync
 from ctxd_protocol.context_types import ToolDeclaration
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from tests.client.running import Running
 from tests.spec.secrecy import ENVIRON, KEY, OTHER, PASSWORD, SCRIPTS, TOKEN, Start, files_with, say
 

@@ -8,7 +8,7 @@ from prometheus_client.registry import CollectorRegistry
 from ctxd.observe.call_counts import CallCounter
 from ctxd.prometheus_metrics import DaemonMetrics, exposition, process
 from ctxd.store.journal_writer import Durations
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 from tests.fakes.daemon import smallest
 
 

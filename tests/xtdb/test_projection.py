@@ -24,7 +24,7 @@ from ctxd.projection.node_maintenance import put_back
 from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd_client import connect_sync
-from ctxd_protocol.status import ProjectionStatus
+from ctxd_protocol.status_types import ProjectionStatus
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
 from tests.crash.storm import Storm
 from tests.unit.projection.projecting import compared, level, projecting

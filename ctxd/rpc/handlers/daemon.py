@@ -15,7 +15,7 @@ from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloPa
 from ctxd_protocol.methods.declaration import Nothing
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.openrpc import document
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 
 class DaemonCalls:

@@ -22,7 +22,7 @@ from ctxd.sessions.session_listing import SessionLists
 from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_size, text_size
 from ctxd.sessions.trash import Trash
-from ctxd_protocol.methods import chat, listing
+from ctxd_protocol.methods import chat, session_list
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
 
@@ -85,7 +85,7 @@ class _SessionCalls:
             live.require_current()
             return Accepted(live.barrier, lambda _: result)
 
-    async def session_list(self, _: Caller, params: listing.SessionListParams) -> Accepted:
+    async def session_list(self, _: Caller, params: session_list.SessionListParams) -> Accepted:
         return await self._lists.page(params)
 
     async def session_gc(self, caller: Caller, params: wire.SessionGcParams) -> wire.SessionGcResult:

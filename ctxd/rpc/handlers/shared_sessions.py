@@ -13,7 +13,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
 from ctxd.sessions.live_session import Accepted, WriteRequest
 from ctxd.sessions.session_listing import SessionLists
-from ctxd_protocol.methods import listing
+from ctxd_protocol.methods import session_list
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.declaration import Nothing, SessionParams
 
@@ -89,7 +89,7 @@ class _SharedCalls:
             await self._others.require_unknown(params.fork)
         return await self._family[_FORK](caller, params, call)
 
-    async def list(self, caller: Caller, params: listing.SessionListParams) -> Answer:
+    async def list(self, caller: Caller, params: session_list.SessionListParams) -> Answer:
         if not params.elsewhere:
             return await self._family[_LIST](caller, params)
         if params.file is not None:
@@ -100,4 +100,4 @@ class _SharedCalls:
         rows = [row for row in rows if params.cursor is None or row.session > params.cursor]
         page = tuple(rows[: params.limit])
         more = page[-1].session if len(rows) > len(page) else None
-        return listing.SessionListResult(sessions=page, next_cursor=more)
+        return session_list.SessionListResult(sessions=page, next_cursor=more)

@@ -7,7 +7,7 @@ import msgspec
 from ctxd_protocol.ids import OpIdText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 ArtifactText = Annotated[str, msgspec.Meta(min_length=4, max_length=140)]
 """An artifact: the 64 hex digits of its BLAKE3, at least the first 4 of them, or ``tag:`` and the name of a tag."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.declaration import Method, Nothing, Params, Result
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.status import DaemonStatus
+from ctxd_protocol.status_types import DaemonStatus
 
 PROTOCOL_VERSIONS: Final[tuple[int, ...]] = (1,)
 """Versions of the wire protocol that this side supports, oldest first."""

@@ -8,7 +8,7 @@ from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import ObjectType, ObjectVersion, Receipt, VersionRow
-from ctxd_protocol.secrets import SecretFound
+from ctxd_protocol.secret_types import SecretFound
 from ctxd_protocol.session_types import ContextLevel
 
 

@@ -21,7 +21,7 @@ from ctxd_protocol.methods.declaration import (
     WriteResult,
 )
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import (
     CheckpointPolicy,
     Collapse,

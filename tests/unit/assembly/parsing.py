@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ctxd.assembly.render import _STRUCTURAL, LINE_ENDS, POOL_HEADER, SEPARATOR, LineState
+from ctxd.assembly.spec_rendering import _STRUCTURAL, LINE_ENDS, POOL_HEADER, SEPARATOR, LineState
 from tests.unit.assembly.reference import (
     ActiveContent,
     ChatEntry,

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from ctxd.assembly.render import (
+from ctxd.assembly.spec_rendering import (
     POOL_HEADER,
     SEPARATOR,
     LineState,

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.commit_operations import Commits

@@ -1,6 +1,6 @@
 import random
 
-from ctxd.assembly.render import render_active
+from ctxd.assembly.spec_rendering import render_active
 from ctxd.assembly.token_budget import DropReason, Piece, estimate_tokens, plan, size_bytes
 from ctxd_protocol.context_types import BudgetPlan
 from tests.unit.assembly.reference import ActiveContent, Context, render

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ctxd.assembly.assembly_record import Recorded, context_of
-from ctxd.assembly.spec_sections import Composition, Heads, SectionPieces, View, compose, spec
+from ctxd.assembly.spec_layout import Composition, Heads, SectionPieces, View, compose, spec
 from ctxd.assembly.token_budget import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable

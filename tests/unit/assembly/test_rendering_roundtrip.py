@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly.append_rendering import window_blocks
-from ctxd.assembly.render import LINE_ENDS, escape, quote
+from ctxd.assembly.spec_rendering import LINE_ENDS, escape, quote
 from ctxd.assembly.window_items import UserText
 from tests.unit.assembly.contexts import drawn, shrinkable, texts
 from tests.unit.assembly.parsing import NotARendering, parse, unescape

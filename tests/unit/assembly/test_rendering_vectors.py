@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.assembly.render import RENDERER
+from ctxd.assembly.spec_rendering import RENDERER
 from tests.unit.assembly.parsing import parse
 from tests.unit.assembly.reference import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
 

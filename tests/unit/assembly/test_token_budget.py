@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.spec_rendering import SEPARATOR
 from ctxd.assembly.token_budget import Piece, estimate_tokens, plan, sha256, size_bytes, stable_prefix
 from tests.unit.assembly.test_composition import equal_bytes
 

@@ -7,7 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.assembler import Assembler
-from ctxd.assembly.spec_sections import PORTION_LINES
+from ctxd.assembly.spec_layout import PORTION_LINES
 from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash

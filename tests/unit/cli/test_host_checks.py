@@ -15,7 +15,7 @@ import ctxd_client
 from ctxd.cli import host_checks
 from ctxd.cli.doctor import state_dir_of
 from ctxd.config import load
-from ctxd_protocol.status import DaemonStatus, ProjectionStatus, StoreStatus
+from ctxd_protocol.status_types import DaemonStatus, ProjectionStatus, StoreStatus
 from tests.fakes.daemon import smallest
 
 

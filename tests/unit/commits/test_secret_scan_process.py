@@ -19,7 +19,7 @@ from ctxd.secrets.custom_rules import scanner_of
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd.worker_threads import in_thread
-from ctxd_protocol.secrets import SecretPolicy
+from ctxd_protocol.secret_types import SecretPolicy
 from tests.waiting import WAIT_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CMT-22")]

@@ -11,7 +11,7 @@ from ctxd.transcripts.hook_events import another_call_id
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
-from ctxd_protocol.secrets import SecretFound, Secrets
+from ctxd_protocol.secret_types import SecretFound, Secrets
 
 CLAUDE = {
     "type": "assistant", "uuid": "u", "parentUuid": None, "sessionId": "s",

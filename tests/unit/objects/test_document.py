@@ -10,7 +10,7 @@ from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd_protocol.object_types import FilesystemSource
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 
 SOURCE = FilesystemSource("fs", "/src/Main.TS")
 ID = file_id(SOURCE)

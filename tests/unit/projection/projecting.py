@@ -16,7 +16,7 @@ from ctxd.projection.node_connection import Connect
 from ctxd.projection.progress import Room
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store.version_store import VersionStore
-from ctxd_protocol.status import StoreStatus
+from ctxd_protocol.status_types import StoreStatus
 from tests.unit.store.documents import document, write
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Evict, PutDoc
 from ctxd.objects.document import AsOf, Page
 from ctxd.projection import read_routing
-from ctxd.projection.eviction import purged_mark
+from ctxd.projection.purge_at_node import purged_mark
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
 

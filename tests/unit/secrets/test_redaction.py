@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ctxd.secrets.policy import stricter
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.secrets.scanner import Scanner
-from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.secret_types import Secrets
 from tests.suites.secret_corpus import FAMILIES, made_up
 
 SCANNER = Scanner()

@@ -9,8 +9,8 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.session_state import check
+from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import RUN
 from tests.unit.sessions.world import World, code_of, record, say, world
 from tests.unit.store.running import verified

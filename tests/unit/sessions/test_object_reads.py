@@ -12,7 +12,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, Page
-from ctxd.sessions import session_documents
+from ctxd.sessions import session_objects
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.session_state import SessionState, replay_deltas
 from ctxd.sessions.stored_session import SessionDelta
@@ -226,7 +226,7 @@ async def test_a_long_session_is_folded_beside_the_loop(
         await w.call("session.create", agent="a", session="s1")
         for n in range(5):
             await say(w, "s1", ("user", f"question {n}"))
-        monkeypatch.setattr(session_documents, "replay_deltas", noted)
+        monkeypatch.setattr(session_objects, "replay_deltas", noted)
         monkeypatch.setattr(w.sessions.folding, "inline", 3)
         assert (await w.call("object.get", session="s1", object=id)).object.id == id
     assert threads and threading.main_thread() not in threads

@@ -21,9 +21,9 @@ from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.live_session import RECENT_CHARS_MAX, Actor, WriteRequest
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session_settings import ForkBase
+from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import SessionHead
 from ctxd.store import component_text_index
 from ctxd.store.purge import KIND

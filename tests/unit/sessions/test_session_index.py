@@ -9,7 +9,7 @@ from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.session_catalog import Catalog, Filters, summary_of
 from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead
-from ctxd_protocol.methods.listing import SessionListParams
+from ctxd_protocol.methods.session_list import SessionListParams
 from ctxd_protocol.session_types import Project, RecordedSession, Removal
 
 REMOVED = Removal(at=1, by="p", via="host", state="closed")

@@ -10,7 +10,7 @@ import pytest
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_target import Wanted, target_for
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.live_session import WriteRequest

@@ -11,7 +11,7 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content
 from ctxd.backends.xtdb.messages import Delete, Doc, Op, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_document
-from ctxd.projection.eviction import purged_mark
+from ctxd.projection.purge_at_node import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.sharing.session_copy import HISTORIES_AT_ONCE
 from tests.fakes.node import MemoryNode

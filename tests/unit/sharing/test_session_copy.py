@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.spec_sections import spec
+from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from ctxd.assembly.render import (
+from ctxd.assembly.spec_rendering import (
     POOL_HEADER,
     SEPARATOR,
     escape,
