@@ -70,7 +70,7 @@ class Bench:
         settings = SessionSettings(agent="bench", principal="bench", created_at=0, ordinal=0, filesystem_id=HOST)
         made = await self.sessions.create(WriteRequest("session.create", "bench"), name, settings, "Be brief.\n" * 100)
         live = made[0]
-        live.commit(
+        live.submit(
             WriteRequest("session.append", "bench"),
             chat_operations.append_delta(live.state, name, [PromptEvent(text="Fix it.")], live.settings.collapse),
         )
@@ -78,7 +78,7 @@ class Bench:
             read = await self.indexer.index(live.mounts, "/", str(path))
             delta = file_operations.read_delta(live.state, read.object)
             call = WriteRequest("file.index", "bench")
-            live.commit(call, delta, puts=read.puts, signatures=read.signatures, floor_vt=read.floor_vt)
+            live.submit(call, delta, puts=read.puts, signatures=read.signatures, floor_vt=read.floor_vt)
         for start in range(0, len(paths), 1000):
             discovered = await discover(
                 self.indexer, live.mounts, "/", [str(path) for path in paths[start : start + 1000]]
@@ -87,7 +87,7 @@ class Bench:
                 live.state, [one.object for one in discovered if one.object is not None]
             )
             puts = [one.document for one in discovered if one.document is not None]
-            pending = live.commit(WriteRequest("file.discover", "bench"), delta, puts=puts)
+            pending = live.submit(WriteRequest("file.discover", "bench"), delta, puts=puts)
         await pending.wait()
         return live
 

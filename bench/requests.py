@@ -101,7 +101,7 @@ class World:
 
     def append(self, live: LiveSession, event: Event) -> None:
         delta = chat_operations.append_delta(live.state, live.session, [event], live.settings.collapse)
-        live.commit(WriteRequest("session.append", "bench"), delta)
+        live.submit(WriteRequest("session.append", "bench"), delta)
 
     def record(self, live: LiveSession, call: ToolCallEvent, result: ToolResultEvent, nth: int) -> None:
         """The call's object, and the result that refers to it."""
@@ -111,7 +111,7 @@ class World:
             id, tool=call.tool, args=args, content=result.text, chat_ref=chat_id(live.session)
         )
         delta = toolcall_operations.call_delta(live.state, id, live.settings.collapse)
-        live.commit(WriteRequest("toolcall.record", "bench"), delta, puts=(document,))
+        live.submit(WriteRequest("toolcall.record", "bench"), delta, puts=(document,))
         self.append(live, ToolResultEvent(call=call.call, object=id, is_error=result.is_error))
 
     async def request(self, live: LiveSession) -> AssembledContext:
@@ -131,7 +131,7 @@ class World:
             if isinstance(event, ToolCallEvent)
         )
         usage = RecordUsage(context.number, MODEL, sent, 0, (), made)
-        live.commit(WriteRequest("session.usage", "bench"), (usage,))
+        live.submit(WriteRequest("session.usage", "bench"), (usage,))
         return sent
 
 

@@ -56,7 +56,7 @@ def file_in_turn(live: LiveSession, number: int) -> None:
     source = FilesystemSource(HOST, f"/work/project/src/package{number % 50}/module{number}.py")
     text = f"# module {number}\n" + "value = 1\n" * 20
     document = file_text(file_id(source), source, text, f"{number:064x}")
-    live.commit(CALL, file_operations.read_delta(live.state, document.id), puts=(document,))
+    live.submit(CALL, file_operations.read_delta(live.state, document.id), puts=(document,))
 
 
 def call_in_turn(live: LiveSession, number: int) -> None:
@@ -65,7 +65,7 @@ def call_in_turn(live: LiveSession, number: int) -> None:
     document = toolcall(
         id, tool="bash", args={"command": f"make test{number}"}, content=f"ok {number}", chat_ref="chat:bench"
     )
-    live.commit(CALL, toolcall_operations.call_delta(live.state, id, live.settings.collapse), puts=(document,))
+    live.submit(CALL, toolcall_operations.call_delta(live.state, id, live.settings.collapse), puts=(document,))
 
 
 async def build(root: Path, objects: int) -> None:
@@ -80,7 +80,7 @@ async def build(root: Path, objects: int) -> None:
         live = await sessions.live(SESSION)
         for turn in range(objects // OBJECTS_PER_TURN):
             said = (PromptEvent(text=f"do step {turn}"), ResponseEvent(text="On it. " * 20))
-            live.commit(CALL, chat_operations.append_delta(live.state, SESSION, said, live.settings.collapse))
+            live.submit(CALL, chat_operations.append_delta(live.state, SESSION, said, live.settings.collapse))
             for number in range(turn * OBJECTS_PER_TURN, (turn + 1) * OBJECTS_PER_TURN):
                 (file_in_turn if number % 2 else call_in_turn)(live, number)
             if live.barrier is not None:

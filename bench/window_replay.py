@@ -89,7 +89,7 @@ class Replay:
         live = await self.home.sessions.live("s")
         if self.waiting:
             delta = chat_operations.append_delta(live.state, "s", self.waiting, live.settings.collapse)
-            live.commit(WriteRequest("session.append", "p"), delta)
+            live.submit(WriteRequest("session.append", "p"), delta)
             self.waiting = []
         assert self.clock.wall is not None
         idle_s = self.idle_s(at)

@@ -53,6 +53,7 @@ from ctxd.rpc.handlers import (
     epochs,
     events,
     objects,
+    shared_sessions,
     trackers,
 )
 from ctxd.rpc.handlers import daemon as daemon_methods
@@ -60,12 +61,11 @@ from ctxd.rpc.handlers import files as file_methods
 from ctxd.rpc.handlers import mounts as mount_methods
 from ctxd.rpc.handlers import search as search_methods
 from ctxd.rpc.handlers import sessions as session_methods
-from ctxd.rpc.handlers import shared_sessions as host_methods
 from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState
 from ctxd.rpc.socket_binding import listening
 from ctxd.rpc.socket_server import Server
 from ctxd.rpc.wire_errors import catch_strays
-from ctxd.sandboxes import sandbox_methods as sandbox_methods
+from ctxd.sandboxes import sandbox_methods
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.sandboxes.sandbox_directories import Directories
@@ -379,7 +379,7 @@ class Daemon:
                 status=self.status,
                 check_receipt=store.check_receipt,
             ),
-            host_methods.handlers(
+            shared_sessions.handlers(
                 session_methods.handlers(operations, notices, lists) | {"session.create": start.create},
                 services.hosts,
                 lists,

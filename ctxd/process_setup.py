@@ -1,4 +1,4 @@
-"""Process set-up of the daemon: descriptors, garbage collector, terminal, exit."""
+"""Process set-up of the daemon and of long commands: descriptors, garbage collector, terminal, exit."""
 
 import ctypes
 import gc

@@ -189,7 +189,7 @@ class AppendAssembler:
             return Assembled(context, live.barrier)
         document = document_of(live.session, record, tools_text(part.target), wanted.secrets)
         result, puts, id = KeptNumber(record.number), (document, *part.texts), record.context_id
-        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=part.floor_vt)
+        pending = live.submit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=part.floor_vt)
         assert kept.context_ids is not None, "they were read"
         kept.context_ids.add(id)
         window = grown.window

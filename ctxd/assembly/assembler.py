@@ -177,11 +177,11 @@ class Assembler:
             bare = call.without_id()
             fresh = await freshen(live, self._indexer, files, bare)
             if fresh.documents:
-                live.commit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+                live.submit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
         if self._sessions.visibility.restricts(live.session):
             hidden = await self._sessions.visibility.hidden(live, live.state.pool)
             if hidden:
-                live.commit(call.without_id(), (HideObjects(tuple(hidden)),))
+                live.submit(call.without_id(), (HideObjects(tuple(hidden)),))
 
     async def _rendered(self, live: LiveSession, chars_max: int | None) -> KeptContext:
         """The kept context of ``live`` with its components up to date; nothing awaits between the last check of
@@ -293,7 +293,7 @@ class Assembler:
         context = context_of(live.session, record, composition, text)
         if dry_run:
             return Assembled(context, live.barrier)
-        pending = live.commit(
+        pending = live.submit(
             call,
             puts=(document_of(live.session, record, tools_text(target), secrets),),
             result=KeptNumber(record.number),

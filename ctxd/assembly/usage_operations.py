@@ -226,7 +226,7 @@ class UsageOperations(OperationGroup):
         result = wire.UsageResult(usage=self.shown(usage, record.context_id), receipt=None)
         if live.state.usage.get(record.number) == usage:
             return tx.unchanged(result)
-        return tx.commit(result, (usage,))
+        return tx.submit(result, (usage,))
 
     def shown(self, usage: RecordUsage, context_id: str) -> RequestUsage:
         """``usage`` as clients get it."""

@@ -57,7 +57,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
     places = _places(harness, path)
-    if not watch and (unchanged := _unchanged(run, harness, places, dry_run=dry_run)) is not None:
+    if not watch and (unchanged := _deliver_and_compare(run, harness, places, dry_run=dry_run)) is not None:
         _conclude(run, unchanged, path)
         return
 
@@ -103,7 +103,7 @@ def _places(harness: HarnessCommand, path: Path | None) -> list[Path]:
     return places
 
 
-def _unchanged(
+def _deliver_and_compare(
     run: Invocation, harness: HarnessCommand, places: Sequence[Path], *, dry_run: bool
 ) -> "ImportResult | None":
     """Deliver the events that wait, and return the outcome of an import that has nothing to read; None if it has. This

@@ -259,7 +259,7 @@ class AgentFiles:
         try:
             indexed = await self._indexer.index(live.mounts, live.settings.workdir, path, policy=policy)
             if indexed.document is not None:
-                live.commit(call.without_id(), **indexed.writes)
+                live.submit(call.without_id(), **indexed.writes)
             head = await self._versions.newest(indexed.object)
             assert head is not None, "it was just indexed"
             text = await self._text(head)

@@ -7,19 +7,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.import_state import SourceState
 from ctxd.imports.origin_candidates import ImportOrigins
 from ctxd.imports.plan_types import Start
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_sidecars import AgentCallers
 from ctxd.transcripts.discovery import Transcript
+from ctxd.transcripts.transcript_files import SourceSkipped
 from ctxd_client.errors import NotFound
 
 if TYPE_CHECKING:
     from ctxd_client import Client
 
 
-class UnderWay(ValueError):
+class UnderWay(SourceSkipped):
     """Hooks may still be recording the session of the source."""
 
 
@@ -43,7 +44,7 @@ class ChainStarts:
         """Forget what was found in the run before, as files may have changed."""
         self._callers, self.under_way = AgentCallers(), set()
 
-    async def start(self, source: Transcript, record: SourceRecord) -> Start:
+    async def start(self, source: Transcript, state: SourceState) -> Start:
         """Return where the first chain of a source begins; a start without a commit for one that has its own root.
 
         Raises: UnderWay if hooks may still be recording the session in which it begins; CallFailed.
@@ -68,19 +69,19 @@ class ChainStarts:
             elif source.agent or source.is_spawned:
                 if source.agent and origin.newest is not None:
                     self.conversation_ends[source.session] = origin.newest
-                known = await self._recorded(source, record)
+                known = await self._known_start(source, state)
                 caller = await self._caller(source, origin)
                 return known or caller.at_spawn(*source.spawn_keys or (source.native,), began=source.began)
-        return near or await self._recorded(source, record) or Start()
+        return near or await self._known_start(source, state) or Start()
 
-    async def _recorded(self, source: Transcript, record: SourceRecord) -> Start | None:
+    async def _known_start(self, source: Transcript, state: SourceState) -> Start | None:
         """Return where an earlier import has begun the chain of a sub-agent; None for other sources and a new one."""
-        if not record.size or not (source.agent or source.is_spawned):
+        if not state.size or not (source.agent or source.is_spawned):
             return None
-        if record.start is not None:
-            return record.start
+        if state.start is not None:
+            return state.start
         # An earlier version has imported it: its first commit has the start as parent.
-        made, commit = set(record.commits.values()), next(iter(record.commits.values()), None)
+        made, commit = set(state.commits.values()), next(iter(state.commits.values()), None)
         with suppress(NotFound):
             while commit in made:
                 commit = (await self._client.commit_show(commit)).commit.parent or None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctxd.imports.import_result import ImportResult
-from ctxd.imports.import_state import ImportRecord, SourceRecord
+from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.plan_types import PARSER
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def changed_files(
-    places: Sequence[Path], known: Mapping[str, SourceRecord], live: Mapping[str, Stat | None], result: ImportResult
+    places: Sequence[Path], known: Mapping[str, SourceState], live: Mapping[str, Stat | None], result: ImportResult
 ) -> Iterator[tuple[Path, Stat]]:
     """Yield the files and folders in ``places`` to read, because ``known`` lacks them or they have changed since.
 
@@ -33,9 +33,9 @@ def changed_files(
             except OSError as error:
                 result.skipped.append(Skipped(str(path), source_reason(error)))
                 continue
-            record = known.get(str(path))
-            last = live[str(path)] if str(path) in live else record and record.stat
-            if record and record.parser == PARSER and last == stat and stat.size >= 0:
+            state = known.get(str(path))
+            last = live[str(path)] if str(path) in live else state and state.stat
+            if state and state.parser == PARSER and last == stat and stat.size >= 0:
                 _count_unchanged(result)
             else:
                 yield path, stat
@@ -44,16 +44,16 @@ def changed_files(
 class ChangedSources:
     """The sources of one harness, compared with the record of their imports."""
 
-    def __init__(self, harness: HarnessCommand, record: ImportRecord) -> None:
+    def __init__(self, harness: HarnessCommand, state: ImportState) -> None:
         self._harness = harness
-        self._record = record
+        self._state = state
         self._databases: dict[str, Stat] = {}
 
     def find(
         self, places: Sequence[Path], live: Mapping[str, Stat | None], result: ImportResult
     ) -> Iterator["Transcript"]:
         """Yield the new and changed sources in ``places``, with a record of each. See ``changed_files``."""
-        for path, stat in changed_files(places, self._record.sources, live, result):
+        for path, stat in changed_files(places, self._state.sources, live, result):
             yield from self._changed_in(path, stat, result)
 
     def _changed_in(self, path: Path, stat: Stat, result: ImportResult) -> Iterator["Transcript"]:
@@ -65,16 +65,16 @@ class ChangedSources:
             if isinstance(source, Skipped):
                 result.skipped.append(source)
                 continue
-            known, stored = self._record.sources.get(source.path), source.stored
+            known, stored = self._state.sources.get(source.path), source.stored
             if stored is not None and stored.stamp:
                 has_stored = True
                 if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
                     _count_unchanged(result)
                     continue
-            known = known or self._record.adopt(source.path, source.session, source.agent)
+            known = known or self._state.adopt(source.path, source.session, source.agent)
             if known is None:
-                known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
-                self._record.sources[source.path] = known
+                known = SourceState(PARSER, None, "", source.session, source.agent, source.root)
+                self._state.sources[source.path] = known
             if source.format == "codex":
                 try:
                     known.format = _rollout_format(source, known)
@@ -93,23 +93,23 @@ class ChangedSources:
         skipped = {name for each in result.skipped for name in (each.path, each.path.rpartition("#")[0])}
         for path, stat in self._databases.items():
             if path not in skipped:
-                self._record.sources[path] = SourceRecord(PARSER, stat, "", "", "", "")
-                self._record.changed.add(path)
+                self._state.sources[path] = SourceState(PARSER, stat, "", "", "", "")
+                self._state.changed.add(path)
         self._databases.clear()
 
     def find_again(self, path: str) -> "Transcript | None":
         """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
         from ctxd.transcripts.discovery import transcripts
 
-        if path not in self._record.sources:
+        if path not in self._state.sources:
             return None
         for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
             if not isinstance(source, Skipped) and source.path == path:
-                return _as_recorded(source, self._record.sources[path])
+                return _as_recorded(source, self._state.sources[path])
         return None
 
 
-def _as_recorded(source: "Transcript", known: SourceRecord) -> "Transcript":
+def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
     that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format."""
     if source.format == "codex" and known.format == "codex-events":
@@ -118,7 +118,7 @@ def _as_recorded(source: "Transcript", known: SourceRecord) -> "Transcript":
     return source._replace(agent=known.agent, spawn_keys=()) if is_other else source
 
 
-def _rollout_format(source: "Transcript", known: SourceRecord) -> "Format":
+def _rollout_format(source: "Transcript", known: SourceState) -> "Format":
     """Return the format in which to read a rollout. A conversation of which some was imported keeps its format, even if
     messages follow in the other form, as all its lines would be stored again. Raises: as ``open_source``."""
     from ctxd.transcripts.codex import conversation_in_events

@@ -54,7 +54,7 @@ _HARMLESS: Final = frozenset({"response", "call", "compaction", "notice"})
 Key = tuple[str, str | bytes]
 
 
-class RecordedEvents:
+class ExistingEvents:
     """The events of one session, and those of them that were found in its transcript so far.
 
     ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
@@ -173,7 +173,7 @@ class RecordedEvents:
         """Return the ``events`` of the transcript's next line that the session has, and count them as found."""
         return [event for event in events if _keys(event) and self._meet(event)]
 
-    def take_over(self, earlier: "RecordedEvents") -> None:
+    def take_over(self, earlier: "ExistingEvents") -> None:
         """Take over the state of ``earlier``, with which the source was read before."""
         self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
         self._current = earlier._current

@@ -10,12 +10,13 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.formats.harness_session import is_id_of_hand_over
-from ctxd.imports.event_deduplication import HAND_OVER_DIGEST_BYTES, HandedOverStart, RecordedEvents
-from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.event_deduplication import HAND_OVER_DIGEST_BYTES, ExistingEvents, HandedOverStart
+from ctxd.imports.import_state import SourceState
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
 from ctxd.transcripts.records import as_text, record_of
 from ctxd.transcripts.source_lines import open_source
+from ctxd.transcripts.transcript_files import SourceSkipped
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
@@ -33,23 +34,23 @@ _UNCOMMITTED: Final = "ctx-uncommitted"
 """Stands in a dry run for the commit that an import would make of the session's events."""
 
 
-async def recorded_events(
+async def existing_events(
     client: "Client",
     clock: Clock,
     source: Transcript,
-    record: SourceRecord,
+    state: SourceState,
     events: Sequence[Event],
     written: int,
     checks: dict[str, WholeImportCheck],
     *,
     dry_run: bool,
-) -> RecordedEvents:
-    """Return the ``events`` that a source's session has as the ``RecordedEvents`` that its import leaves out.
+) -> ExistingEvents:
+    """Return the ``events`` that a source's session has as the ``ExistingEvents`` that its import leaves out.
     ``written``: the bytes of the source that a hand-over wrote before them. ``checks``: those of the
     sources that were read last, by path; updated. Unless ``dry_run``, the events are committed first. Raises:
     CallFailed; as ``lines_of``. Cancel: safe."""
     # Imported lines continue this commit, or form a separate chain.
-    own = record.continued if record.continued_at else ""
+    own = state.continued if state.continued_at else ""
     if not own and not dry_run:
         own = (await client.context_current(session=source.session)).context_id or ""
     newest = (await client.commit_resolve(session=source.session)).commit
@@ -58,25 +59,25 @@ async def recorded_events(
         has_commits = has_commits or bool(events)
         found = "" if newest is None else newest.commit
         own = own or found or (_UNCOMMITTED if events else "")
-    record.continued = own
+    state.continued = own
     before = clock.wall_ms() if newest is None else newest.created_at_ms
     make = partial(
-        RecordedEvents, events, record.unrecorded, before, own or None, has_commits=has_commits,
-        redact=redact_as_stored, written=0 if record.whole else written, whole=record.whole,
-        continued_at=record.continued_at,
+        ExistingEvents, events, state.unrecorded, before, own or None, has_commits=has_commits,
+        redact=redact_as_stored, written=0 if state.whole else written, whole=state.whole,
+        continued_at=state.continued_at,
     )  # fmt: skip
-    recorded = make()
+    existing = make()
     if not (source.agent or source.is_spawned or source.stored):
         # Once an import has left out recorded events, later imports of the source do so too.
-        is_first = record.size == record.unrecorded and not record.whole and not written
+        is_first = state.size == state.unrecorded and not state.whole and not written
         check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first)
-        if check.is_needed and check.recorded.has_met_all:
-            recorded.complete(check.size)
+        if check.is_needed and check.existing.has_met_all:
+            existing.complete(check.size)
         else:
             checks[source.path] = check
             while len(checks) > _CHECKS_MAX:
                 checks.pop(next(iter(checks)))
-    return recorded
+    return existing
 
 
 @cache
@@ -89,12 +90,14 @@ def _guard() -> "Guard":
     try:
         return host_guard()
     except (RulesRefused, ConfigError) as error:
-        raise ValueError(f"the rules for secrets: {error}") from None
+        raise SourceSkipped(f"the rules for secrets: {error}") from None
 
 
 def redact_as_stored(text: str) -> str:
-    """Return ``text`` as the daemon stores it under ``redact``, except for the tags. Raises: ValueError for invalid
-    rules; as for an unreadable source, the other sources are still imported."""
+    """Return ``text`` as the daemon stores it under ``redact``, except for the tags.
+
+    Raises: SourceSkipped for invalid rules; other sources are still imported.
+    """
     return _guard().redacted(text)
 
 
@@ -117,14 +120,14 @@ def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int
 
 
 async def _checked(
-    source: Transcript, recorded: RecordedEvents, earlier: WholeImportCheck | None, *, is_first: bool
+    source: Transcript, existing: ExistingEvents, earlier: WholeImportCheck | None, *, is_first: bool
 ) -> WholeImportCheck:
     """Return the check of a source, all of whose lines are read. ``earlier``: has read the first of them, and is
     continued if the source has only grown since. Raises: as ``lines_of``. Cancel: safe."""
-    found = WholeImportCheck(source, recorded, is_first=is_first)
+    found = WholeImportCheck(source, existing, is_first=is_first)
     if earlier is not None and can_continue(source, earlier.size, earlier.tail):
-        recorded.take_over(earlier.recorded)
-        found, found.recorded = earlier, recorded
+        existing.take_over(earlier.existing)
+        found, found.existing = earlier, existing
         found.is_first = found.is_first and is_first
     unseen = 0
     for line in lines_of(source, found.size):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _Ends = defaultdict[str, list[tuple[str, int]]]
 
 
-class SourceRecord(msgspec.Struct, array_like=True):
+class SourceState(msgspec.Struct, array_like=True):
     """State of one source: its file's identity when it was read, and the size and hash of the imported prefix.
 
     ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: line ends at which imports missing from this
@@ -83,14 +83,14 @@ class _StoredRecord:
         self.address, self.offset = part.artifact, part.next_offset
         self._parts.append(part.data)
 
-    def decoded(self) -> dict[str, SourceRecord]:
+    def decoded(self) -> dict[str, SourceState]:
         try:
-            return msgspec.json.decode(b"".join(self._parts), type=dict[str, SourceRecord])
+            return msgspec.json.decode(b"".join(self._parts), type=dict[str, SourceState])
         except msgspec.DecodeError:
             return {}  # Written by another version of ctxd.
 
 
-def stored_sources(client: "SyncClient", harness: HarnessCommand) -> dict[str, SourceRecord]:
+def stored_sources(client: "SyncClient", harness: HarnessCommand) -> dict[str, SourceState]:
     """Return the records of the imported sources of one harness, by path. Raises: CallFailed."""
     stored = _StoredRecord(harness)
     with suppress(NotFound):
@@ -104,11 +104,11 @@ def _tag(harness: HarnessCommand) -> str:
     return f"import/{harness}"
 
 
-class ImportRecord:
+class ImportState:
     """Records of the imported sources of one harness, by path; ``changed``: the paths of unsaved records."""
 
     def __init__(self, client: "Client", harness: HarnessCommand, *, saved_every_s: float) -> None:
-        self.sources: dict[str, SourceRecord] = {}
+        self.sources: dict[str, SourceState] = {}
         self.changed: set[str] = set()
         self.merged: set[str] = set()
         """Paths of sources of which another import has made commits, as found by ``save``."""
@@ -127,7 +127,7 @@ class ImportRecord:
         self._saving = anyio.Lock()
         self._saved_at = anyio.current_time()
 
-    async def load(self) -> dict[str, SourceRecord]:
+    async def load(self) -> dict[str, SourceState]:
         """Return the sources of earlier imports; only the first call reads them. Raises: CallFailed. Call it at the
         start of each import."""
         if not self._is_loaded:
@@ -177,7 +177,7 @@ class ImportRecord:
                 self._kept = address
                 self.changed -= mine
 
-    def adopt(self, path: str, session: str, agent: str) -> SourceRecord | None:
+    def adopt(self, path: str, session: str, agent: str) -> SourceState | None:
         """Take over the record of a source with the same ``session`` and ``agent`` whose file is gone because it was
         moved, renamed or compressed. Returns: None if there is no such source."""
         if self._paths is None:
@@ -225,7 +225,7 @@ class ImportRecord:
         self._ends[session, newest_only] = ends, newest
         return ends, newest
 
-    async def _stored(self) -> dict[str, SourceRecord]:
+    async def _stored(self) -> dict[str, SourceState]:
         stored = _StoredRecord(self._harness)
         while stored.offset is not None:
             try:

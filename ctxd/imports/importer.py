@@ -1,6 +1,6 @@
 """Import of transcripts: each source becomes chains of commits in its own format; each line is in one commit.
 
-The daemon stores a record of each imported source, so that a repeated import reads only changed sources. Existing
+The daemon stores a state of each imported source, so that a repeated import reads only changed sources. Existing
 commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
 """
 
@@ -21,11 +21,11 @@ from ctxd.imports.chain_starts import ChainStarts, UnderWay
 from ctxd.imports.changed_sources import ChangedSources
 from ctxd.imports.commit_batches import CommitBatches, Parent
 from ctxd.imports.copy_detection import CopyDetector, ImportedLines
-from ctxd.imports.event_deduplication import RecordedEvents
-from ctxd.imports.existing_events import handed_over, read_session_events, recorded_events
+from ctxd.imports.event_deduplication import ExistingEvents
+from ctxd.imports.existing_events import existing_events, handed_over, read_session_events
 from ctxd.imports.import_lock import import_lock
 from ctxd.imports.import_result import ImportResult
-from ctxd.imports.import_state import ImportRecord, SourceRecord
+from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.origin_candidates import ImportOrigins
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
@@ -57,7 +57,7 @@ _LIVE_MAX: Final = 16
 """Plans that are kept from one run to the next, so that a growing file is not read from its start again."""
 
 _QUIET_MS: Final = 3_600_000
-"""Milliseconds without an event after which hooks are assumed to record nothing more in an open session."""
+"""Milliseconds without an event after which hooks are assumed to state nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
 _PATH_CHARS_MAX: Final = 4096
@@ -84,9 +84,9 @@ class TranscriptImport:
         self._progress = progress
         self._note = note or progress
         self._clock = SystemClock()
-        self._record = ImportRecord(client, harness, saved_every_s=60.0 if watch else 10.0)
-        self._records = self._record.sources
-        self._sources = ChangedSources(harness, self._record)
+        self._state = ImportState(client, harness, saved_every_s=60.0 if watch else 10.0)
+        self._states = self._state.sources
+        self._sources = ChangedSources(harness, self._state)
         self._sessions: set[str] = set()
         # The sessions without events of their own, as read in this run; None for one that it has created.
         self._listed: dict[str, SessionView | None] = {}
@@ -97,7 +97,7 @@ class TranscriptImport:
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
-        self._origins = ImportOrigins(self._record)
+        self._origins = ImportOrigins(self._state)
         self._starts = ChainStarts(client, self._origins, self._plan_of)
         self._repeated = RepeatedLines(client, self._sources, self._plans)
         self.result = ImportResult(harness, dry_run)
@@ -117,15 +117,15 @@ class TranscriptImport:
         self._listed = {}
         self._starts.begin_run()
         self._repeated.begin_run()
-        records = await self._record.load()
+        states = await self._state.load()
         # Origins come before their copies, so that the common lines belong to the origin's session.
         live = {path: planned.stat for path, planned in self._live.items()}
         changed = self._sources.find(places, live, self.result)
         # Runs that continue a session come after the earlier ones.
         found = sorted(changed, key=lambda source: (bool(source.agent), source.is_copy, _run_ended_ns(source)))
-        self._record.follow_renames()
-        for path in self._record.in_order(path for path in records if records[path].number):
-            self._origins.enter(path, records[path])
+        self._state.follow_renames()
+        for path in self._state.in_order(path for path in states if states[path].number):
+            self._origins.enter(path, states[path])
         self._waiting = {source.path: source for source in found}
         for source in found:
             self._origins.enter(source.path, source)
@@ -150,19 +150,19 @@ class TranscriptImport:
             self._take_plan(path)
         self._sources.note_databases(self.result)
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
-        await self.save(when_due=self._is_watch and not self._record.has_new)
+        await self.save(when_due=self._is_watch and not self._state.has_new)
         self.result.sessions.sort()
         # A source in which several others begin was tried for each of them.
         self.result.skipped = [*dict.fromkeys(self.result.skipped)]
         return self.result
 
     async def save(self, *, when_due: bool) -> None:
-        """Save the import record, unless this is a dry run; ``when_due``: not if it was saved a short while ago.
+        """Save the import state, unless this is a dry run; ``when_due``: not if it was saved a short while ago.
 
         Raises: CallFailed.
         """
         if not self._dry_run:
-            await self._record.save(when_due=when_due)
+            await self._state.save(when_due=when_due)
 
     async def _import_groups(self, left: Iterator[list[str]]) -> None:
         for group in left:
@@ -228,16 +228,16 @@ class TranscriptImport:
 
     async def _import_source(self, source: Transcript) -> PlannedSource:
         """Commit the lines of a source that are not committed yet. Raises: as reading the source; CallFailed."""
-        record = self._records[source.path]
-        last = (self._live.get(source.path) or record).stat
+        state = self._states[source.path]
+        last = (self._live.get(source.path) or state).stat
         is_stamped = source.stored is not None and source.stored.stamp
         stat = None if is_stamped else await await_stable(source.file, last, self._clock)
-        recorded = await self._recorded(source, record)
-        planned, copies = await self._new_or_kept_plan(source, record, stat, recorded)
+        existing = await self._existing_events(source, state)
+        planned, copies = await self._new_or_kept_plan(source, state, stat, existing)
         if not planned.is_continuation:
             await keep_cuts(self._client, source, planned.done)
         await self._learn_ends(planned)
-        planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
+        planned.plan.existing, left_out_before = existing, 0 if existing is None else existing.left_out
         for delta in _deltas(planned, copies):
             if delta is None:
                 await self._continue_comparison(source, copies)
@@ -250,44 +250,44 @@ class TranscriptImport:
         self.result.commits += made
         if source.path in self._waiting:
             await self._record_outcome(planned)
-            self.result.recorded += 0 if recorded is None else recorded.left_out - recorded_before
+            self.result.recorded += 0 if existing is None else existing.left_out - left_out_before
         return planned
 
     async def _new_or_kept_plan(
-        self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
+        self, source: Transcript, state: SourceState, stat: Stat | None, existing: ExistingEvents | None
     ) -> tuple[PlannedSource, CopyDetector]:
         """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
-        # The record is ahead of the plan of a file that was read under another name, or by another import, meanwhile.
-        is_behind = live is not None and (live.done.size != record.size or source.path in self._record.merged)
-        self._record.merged.discard(source.path)
-        live = None if is_behind or (recorded is not None and recorded.is_completed) else live
+        # The state is ahead of the plan of a file that was read under another name, or by another import, meanwhile.
+        is_behind = live is not None and (live.done.size != state.size or source.path in self._state.merged)
+        self._state.merged.discard(source.path)
+        live = None if is_behind or (existing is not None and existing.is_completed) else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
-            start = await self._starts.start(source, record)
+            start = await self._starts.start(source, state)
             plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
-            batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
+            batches = CommitBatches(self._client, source.session, source.format, state.commits, dry_run=self._dry_run)
             facts = SessionFacts(source.format, is_agent=bool(source.agent))
-            done = SourceReading(record, facts, start)
-            if (before := await self._imported_before(source, record)) is not None:
+            done = SourceReading(state, facts, start)
+            if (before := await self._imported_before(source, state)) is not None:
                 return PlannedSource(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
                     source, (source, before)
                 )
             return PlannedSource(source, plan, batches, done, stat), await self._copies(source)
         live.done.continue_reading(live.plan)
-        if recorded is not None and live.plan.recorded is not None:
-            recorded.take_over(live.plan.recorded)
+        if existing is not None and live.plan.existing is not None:
+            existing.take_over(live.plan.existing)
         return live._replace(stat=stat), CopyDetector(source, None)
 
     async def _learn_ends(self, planned: PlannedSource) -> None:
-        """Make deltas end where those of other imports of the session do that the record lacks: imports that were
+        """Make deltas end where those of other imports of the session do that the state lacks: imports that were
         killed, or are running now. A commit is recognised by its whole delta only. Raises: CallFailed."""
         source, done = planned.source, planned.done
-        known = set(done.record.commits.values())
-        ends, newest = await self._record.session_ends(source.session, newest_only=bool(done.listed_tx))
+        known = set(done.state.commits.values())
+        ends, newest = await self._state.session_ends(source.session, newest_only=bool(done.listed_tx))
         found = [commit for commit, tx in ends[source.agent[:256]] if tx > done.listed_tx and commit not in known]
         done.listed_tx = max(done.listed_tx, newest)
         for path in self._origins.of_session(source, source.session) if found else ():
-            known = set(self._records[path].commits.values())
+            known = set(self._states[path].commits.values())
             found = [commit for commit in found if commit not in known]
         while found:
             deltas = (await self._client.commit_deltas(found[:PAGE_ITEMS_MAX])).deltas
@@ -296,7 +296,7 @@ class TranscriptImport:
                     done.learn(each.data)
             found = found[max(1, len(deltas)) :]
 
-    async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
+    async def _existing_events(self, source: Transcript, state: SourceState) -> ExistingEvents | None:
         """Return the events that the session of a source already has, usually from its hooks; None without any.
 
         Raises: UnderWay while hooks may still be recording events that the source already has; CallFailed.
@@ -319,48 +319,48 @@ class TranscriptImport:
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
-        return await recorded_events(
-            self._client, self._clock, source, record, events[begun:], written, self._checks, dry_run=self._dry_run
+        return await existing_events(
+            self._client, self._clock, source, state, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 
     async def _record_outcome(self, planned: PlannedSource) -> None:
-        """Update the record of a source that was read to its end, and add its new content to the result."""
-        source, plan, _, done, stat, _ = planned
-        record, result = done.record, self.result
-        is_rewritten = bool(record.size) and not done.is_same
+        """Update the state of a source that was read to its end, and add its new content to the result."""
+        source, plan, done = planned.source, planned.plan, planned.done
+        state, result = done.state, self.result
+        is_rewritten = bool(state.size) and not done.is_same
         result.imported += 1
         result.rewritten += is_rewritten
         before = Counter[str]() if is_rewritten else done.counted
         for kind, number in (plan.counts - before).items():
             result.events[kind] = result.events.get(kind, 0) + number
         result.lines += done.lines if is_rewritten else done.lines - done.lines_before
-        result.bytes += done.size if is_rewritten else done.size - record.size
+        result.bytes += done.size if is_rewritten else done.size - state.size
         result.copied += plan.copied - (0 if is_rewritten else done.copied_before)
         if self._dry_run:
             return
         if plan.copied and not plan.made:
             await self._create(source)
         await self._describe(planned)
-        record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
-        record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
-        record.size, record.digest = done.size, done.digest()
-        record.parser, record.planned_before = PARSER, 0 if is_rewritten else done.planned_before
-        if plan.recorded is None:
-            record.unrecorded = done.size
+        state.cuts = [*(state.cuts if not is_rewritten else ()), done.size]
+        state.cuts, state.ends = sorted(set(state.cuts)), sorted(done.ends)
+        state.size, state.digest = done.size, done.digest()
+        state.parser, state.planned_before = PARSER, 0 if is_rewritten else done.planned_before
+        if plan.existing is None:
+            state.unrecorded = done.size
         else:
-            record.continued_at = plan.recorded.continued_at
-            if plan.recorded.is_completed:
-                record.whole, record.continued = plan.recorded.whole, ""
+            state.continued_at = plan.existing.continued_at
+            if plan.existing.is_completed:
+                state.whole, state.continued = plan.existing.whole, ""
         # The bytes that were not read again may have changed: an import without a kept plan must read all.
-        record.stat = None if done.is_continued else stat
-        record.stamp = source.stored.stamp if source.stored is not None else ""
-        record.session, record.agent, record.root = source.session, source.agent, source.root
-        if record.start is None and (source.agent or source.is_spawned):
+        state.stat = None if done.is_continued else planned.stat
+        state.stamp = source.stored.stamp if source.stored is not None else ""
+        state.session, state.agent, state.root = source.session, source.agent, source.root
+        if state.start is None and (source.agent or source.is_spawned):
             begin = await self._parent(planned, done.start)
-            record.start = Start(repeated=done.start.repeated, commit=begin.commit)
+            state.start = Start(repeated=done.start.repeated, commit=begin.commit)
         if (last := plan.at_spawn()).source == source.path and last.tip is not None:
-            record.newest = planned.batches.ids[last.tip - 1]
-        self._record.note(source.path)
+            state.newest = planned.batches.ids[last.tip - 1]
+        self._state.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _describe(self, planned: PlannedSource) -> None:
@@ -385,7 +385,7 @@ class TranscriptImport:
     async def _purged_facts(self, planned: PlannedSource) -> dict[str, str]:
         found: dict[str, str] = {}
         for path in {origin.source for origin, _ in planned.plan.outside.values()}:
-            origin = self._records[path].session if path in self._records else ""
+            origin = self._states[path].session if path in self._states else ""
             with suppress(NotFound):
                 recorded = (await self._client.session_get(origin)).session.recorded if origin else None
                 gone = [name for name in ("title", "prompt") if getattr(recorded, name, "") == PURGED_TEXT]
@@ -398,20 +398,20 @@ class TranscriptImport:
         # The newest run that has continued the session.
         for path in reversed(paths) if source.format in HEADLESS else paths:
             # Events that a session has from its hooks are in no commit of its transcript.
-            if (origin := await self._ensure_imported(path)) is not None and origin.plan.recorded is None:
+            if (origin := await self._ensure_imported(path)) is not None and origin.plan.existing is None:
                 return CopyDetector(source, (origin.source, origin.plan))
         return CopyDetector(source, None)
 
-    async def _imported_before(self, source: Transcript, record: SourceRecord) -> ImportedLines | None:
+    async def _imported_before(self, source: Transcript, state: SourceState) -> ImportedLines | None:
         """Return the imported lines of a copy whose origin is gone, as Claude Code removes old files, or is such a copy
         itself; None for other sources, and for a rewritten one."""
-        if record.copy_end is None or not record.newest:
+        if state.copy_end is None or not state.newest:
             return None
-        origin = await self._ensure_imported(record.copy_end.path) if record.copy_end.path != source.path else None
+        origin = await self._ensure_imported(state.copy_end.path) if state.copy_end.path != source.path else None
         if origin is not None and not origin.is_continuation:
             return None
         with suppress(ValueError):
-            return ImportedLines(source, record.size, record.digest, record.newest)
+            return ImportedLines(source, state.size, state.digest, state.newest)
         return None
 
     async def _continue_comparison(self, source: Transcript, copies: CopyDetector) -> None:
@@ -420,7 +420,7 @@ class TranscriptImport:
             return
         path = self._origins.going_on(source, end) or end.path
         other = await self._ensure_imported(path) if path not in (source.path, copies.origin.path) else None
-        if other is not None and other.plan.recorded is None:
+        if other is not None and other.plan.existing is None:
             copies.continue_comparison(other.source, other.plan, after=end.place if path == end.path else None)
         else:
             self._origins.note_end(source, end)
@@ -431,9 +431,9 @@ class TranscriptImport:
         """Queue the commit of a delta unless it exists. Raises: CallFailed, also for an earlier delta."""
         parent = await self._parent(planned, delta.parent)
         lines = await self._repeated.content(planned, delta, parent, dry_run=self._dry_run)
-        batches, recorded = planned.batches, planned.plan.recorded
-        is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
-        is_newest = recorded is not None and recorded.note_beginning(delta)
+        batches, existing = planned.batches, planned.plan.existing
+        is_wanted = existing is None or not existing.would_be_hidden_by(delta)
+        is_newest = existing is not None and existing.note_beginning(delta)
         if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
             return
         await self._create(planned.source)
@@ -446,20 +446,20 @@ class TranscriptImport:
         # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
-        record = planned.done.record
+        state = planned.done.state
         if valid_time is not None and delta.at is None:
-            record.undated = max(record.undated, valid_time)
+            state.undated = max(state.undated, valid_time)
         elif valid_time is not None:
-            valid_time = max(valid_time, record.undated)
+            valid_time = max(valid_time, state.undated)
         if (end := self._conversation_end(planned, delta)) is not None and valid_time is not None:
             # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
             # continues. In a watch, the conversation is still under way and continues after its sub-agents.
             valid_time = min(valid_time, end - 1)
-        if (recorded := planned.plan.recorded) is not None and is_newest:
+        if (existing := planned.plan.existing) is not None and is_newest:
             # Newer than the commits of the hooks, so that the session continues from it.
-            valid_time = None if valid_time is None else max(recorded.before, valid_time)
-        elif recorded is not None and not delta.is_continued:
-            valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
+            valid_time = None if valid_time is None else max(existing.before, valid_time)
+        elif existing is not None and not delta.is_continued:
+            valid_time = min(existing.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         return ImportedDelta(
             size=size,
@@ -489,7 +489,7 @@ class TranscriptImport:
         if start.tip is None or start.commit is not None:
             return Parent(commit=start.commit, key=start.commit or "")
         if start.tip == CONTINUED.tip:
-            own = None if planned.plan.recorded is None else planned.plan.recorded.newest
+            own = None if planned.plan.existing is None else planned.plan.existing.newest
             return Parent(commit=own, key=own or "")
         if start.source == planned.source.path:
             return Parent(start.tip, key=planned.batches.key_of(start.tip))

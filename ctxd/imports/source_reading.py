@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from ctxd.clock import Clock
 from ctxd.imports.commit_batches import CommitBatches
-from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.import_state import SourceState
 from ctxd.imports.plan_types import PARSER, ROOT, Start
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
@@ -53,22 +53,22 @@ class SourceReading:
     begins. ``is_within_copy``: all lines so far may be copies of another source's. ``conversation_end``: the newest
     time in the conversation of the whole source, in ms since 1970, once it is needed."""
 
-    def __init__(self, record: SourceRecord, facts: SessionFacts, start: Start = ROOT) -> None:
-        self.record = record
+    def __init__(self, state: SourceState, facts: SessionFacts, start: Start = ROOT) -> None:
+        self.state = state
         self.facts = facts
         self.start = start
         self.size = self.lines = self.lines_before = self.copied_before = 0
         self.is_same = self.is_level = self.is_continued = self.is_within_copy = False
         self.conversation_end: int | None = None
         self.counted = Counter[str]()
-        self._cuts = set(record.cuts)
+        self._cuts = set(state.cuts)
         self.tail = b""
         """The last bytes that were read."""
         self.listed_tx = 0
         """The journal sequence of the session's newest commit when the deltas of other imports were last read."""
-        self.ends = set(record.ends)
+        self.ends = set(state.ends)
         """Line ends at which another import ended a delta."""
-        self.planned_before = record.planned_before
+        self.planned_before = state.planned_before
         """The bytes that an earlier parser version planned, whose deltas keep their ends."""
         self._learnt: dict[bytes, set[int]] = {}
         self._hash = blake3()
@@ -94,7 +94,7 @@ class SourceReading:
         self.size = line.end
         self.tail = (self.tail + line.source)[-TAIL_BYTES:]
         self.lines += bool(line.to_store)
-        self.is_level = self.size == self.record.size and self.digest() == self.record.digest
+        self.is_level = self.size == self.state.size and self.digest() == self.state.digest
         if self.is_level:
             self.is_same = True
             self.lines_before = self.lines
@@ -140,10 +140,10 @@ class PlannedSource(NamedTuple):
 async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -> None:
     """Keep the ends of the deltas that an earlier parser version planned: with other ends, the same lines would be
     committed twice. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
-    record = done.record
-    if record.parser == PARSER or not _is_as_imported(source, record):
+    state = done.state
+    if state.parser == PARSER or not _is_as_imported(source, state):
         return
-    left = [*record.commits.values()]
+    left = [*state.commits.values()]
     with suppress(NotFound):
         while left:
             deltas = (await client.commit_deltas(left[:PAGE_ITEMS_MAX])).deltas
@@ -152,19 +152,19 @@ async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -
                     return  # It was purged, or is too long: its end is unknown.
                 done.learn(each.data)
             left = left[len(deltas) :]
-        done.planned_before = record.size
+        done.planned_before = state.size
 
 
-def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:
+def _is_as_imported(source: Transcript, state: SourceState) -> bool:
     """True if a source still begins with the lines that were imported from it. Raises: as ``lines_of``."""
     found, end = blake3(), 0
     for line in lines_of(source):
-        if line.end > record.size:
+        if line.end > state.size:
             break
         if STATE not in (line.record or ()):
             found.update(line.source)
             end = line.end
-    return end == record.size and found.hexdigest(length=DIGEST_BYTES) == record.digest
+    return end == state.size and found.hexdigest(length=DIGEST_BYTES) == state.digest
 
 
 def _last_line(delta: bytes) -> bytes:

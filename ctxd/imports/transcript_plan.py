@@ -16,7 +16,7 @@ from ctxd.capture.stream_checkpoints import Trigger
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import tokens_of
 from ctxd.imports.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
-from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.event_deduplication import ExistingEvents
 from ctxd.imports.line_ids import LineIds
 from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.imports.spawning_calls import SpawningCalls, spawns
@@ -59,7 +59,7 @@ class TranscriptPlan:
         self.counts: Counter[str] = Counter()
         self.copied = 0
         """Number of lines that repeat lines of another source, or of this one."""
-        self.recorded: RecordedEvents | None = None
+        self.existing: ExistingEvents | None = None
         """Events that the session already has, which are left out of the following lines."""
         self.keeps_cuts = False  # Another version planned the next lines: ``end_delta`` cuts them as it did.
         self._read = LINE_READERS[format]
@@ -118,8 +118,8 @@ class TranscriptPlan:
         if self._ids.is_repetition(id, line.to_store) and not self.keeps_cuts:
             self.copied += 1
             return
-        if self.recorded is not None:
-            line, events = self._unrecorded(self.recorded, line, events)
+        if self.existing is not None:
+            line, events = self._unrecorded(self.existing, line, events)
             record = line.record or {}
             if not line.to_store:
                 self._ids.pass_over(id, record)
@@ -143,14 +143,14 @@ class TranscriptPlan:
         yield from self._due(branch, events, compaction)
 
     def _unrecorded(
-        self, recorded: RecordedEvents, line: SourceLine, events: list[Event]
+        self, existing: ExistingEvents, line: SourceLine, events: list[Event]
     ) -> tuple[SourceLine, list[Event]]:
         """Return the part of ``line`` and its ``events`` that the session lacks. The first line that continues the
         session begins a chain of its own."""
-        found = recorded.without(line, events)
+        found = existing.without(line, events)
         if found.to_store and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
-        if not self._is_continued and recorded.note_continuing(found, events):
+        if not self._is_continued and existing.note_continuing(found, events):
             self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
             # Its parent line is in the session's own chain, whichever chain has the last line that was not left out.
             self._ids.forget(parent_of(record_of(line.record)))
@@ -300,7 +300,7 @@ class TranscriptPlan:
         """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
         if (main := self._main) is not None and main.number and main.begin == ROOT and main.last_spoken < 0:
             return
-        is_new_turn = self.recorded is None and (self._has_turn or self.copied) and any(map(is_typed, events))
+        is_new_turn = self.existing is None and (self._has_turn or self.copied) and any(map(is_typed, events))
         if is_new_turn or (main is not None and main.last_spoken >= 0):
             self._main = self._to = self._branch(ROOT, self._agent, after=-1)
 
@@ -499,7 +499,7 @@ def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iter
 
 def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
     """Go on after the message ``leaf``, or anew without it: later records that name it follow this one."""
-    if plan.keeps_cuts or plan._agent or (plan.recorded is not None and not plan.recorded.is_within):
+    if plan.keeps_cuts or plan._agent or (plan.existing is not None and not plan.existing.is_within):
         return
     main, place = plan._main, plan._ids.place(leaf)
     if not leaf:

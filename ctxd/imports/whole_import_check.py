@@ -8,7 +8,7 @@ have those after its own.
 from collections import deque
 from collections.abc import Sequence
 
-from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.event_deduplication import ExistingEvents
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
@@ -19,18 +19,22 @@ from ctxd_protocol.event_types import Event, ResponseEvent
 
 
 class WholeImportCheck:
-    """Reading of the lines of one source in order. ``recorded``: the events that the session has, counted as found.
+    """Reading of the lines of one source in order. ``existing``: the events that the session has, counted as found.
     ``is_first``: no import has left any of them out yet. Memory: that of a ``TranscriptPlan``."""
 
-    def __init__(self, source: Transcript, recorded: RecordedEvents, *, is_first: bool) -> None:
-        self.recorded = recorded
+    def __init__(self, source: Transcript, existing: ExistingEvents, *, is_first: bool) -> None:
+        self.existing = existing
         self.is_first = is_first
         self.is_needed = False
-        """True once the conversation has gone back to before a line that the session has, or to one of the branches in
-        the part that is imported whole. Also true once a turn that
-        the session lacks comes after turns that it has and that came after a first continuation: the lines of a source
-        continue a session at one place only. If ``is_first``, also true if a whole turn that the session lacks comes
-        before everything that it has, as after hooks were installed and the session was resumed."""
+        """True once the source cannot be imported as one continuation of the session, for one of these reasons:
+
+        - The conversation has gone back to before a line that the session has.
+        - It has gone back to a branch in the part that is imported whole.
+        - A turn that the session lacks comes after turns that it has, and these after a first continuation. The lines
+          of a source continue a session at one place only.
+        - ``is_first``, and a whole turn that the session lacks comes before everything that it has. This happens if
+          hooks were installed and the session was resumed later.
+        """
         self.size = 0
         """Bytes of the source that were read, up to its last complete line."""
         self.tail = b""
@@ -49,13 +53,13 @@ class WholeImportCheck:
         # The plan keeps no events, so the record is read a second time.
         events = [] if line.record is None else [entry.event for entry in self._read([Line(1, line.record)])]
         # Imports of the first bytes, whole or before the session had events, have dealt with the branches in them.
-        if line.end > max(self.recorded.whole, self.recorded.since) and self._last_recorded >= 0:
+        if line.end > max(self.existing.whole, self.existing.since) and self._last_recorded >= 0:
             points = self._plan.branch_points[number:]
             self.is_needed = self.is_needed or any(point <= self._last_recorded for point in points)
-        start = max(self.recorded.continued_at, self.recorded.whole)
-        is_after_continuation = self.recorded.continued_at > 0 and line.end > start
-        is_recorded = self.recorded.find(line, events)
-        if self.is_first and line.end > self.recorded.since:
+        start = max(self.existing.continued_at, self.existing.whole)
+        is_after_continuation = self.existing.continued_at > 0 and line.end > start
+        is_recorded = self.existing.find(line, events)
+        if self.is_first and line.end > self.existing.since:
             self._note_beginning(events, is_recorded)
         if is_recorded:
             self._last_recorded = self._plan.size - 1

@@ -1,1 +1,1 @@
-"""The RPC edge: turns bytes on a socket into calls of services, and results into bytes. The only place with asyncio."""
+"""The RPC edge: turns bytes on a socket into calls of services, and results into bytes, with asyncio's transports."""

@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
             self._block, self._read_to = (self._block[self._read_to :] + block if self._block else block), 0
         if block and not self._queued and not self._choked:
             self._queued = True
-            # As new flows in fair queueing: the one call of an interactive client does not wait for a whole round.
+            # A client that makes one call at a time goes first, so that its call does not wait for a whole round.
             self._listener.scheduler.run(self, first=self._single >= _SINGLE_CALLS)
         elif self._items or self._block:
             self._hold()

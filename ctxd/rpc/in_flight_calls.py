@@ -218,7 +218,7 @@ class InFlight:
                 return self._whole(request, result)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
             return self._failure(request_id, request.method, exc, write, ended=True)
-        if type(result) is Accepted:
+        if type(result) is Accepted:  # As in ``_take``, but most replies need no entry in the table.
             if result.pending is not None and not result.pending.done:
                 call = self._note(request, entry, batch)
                 result.pending.on_done(lambda _: self._finish(call, result))

@@ -4,8 +4,8 @@ Between two slices the loop polls its sockets and timers, so a connection with o
 each other connection, however much those have sent. The connections of one sandbox are one member of the round.
 
 A coroutine's first step runs in the slice, and only a coroutine that suspends occupies a task. Python 3.12 has this as
-``eager_start``. Here an idle task of a pool lends its identity to the first step, because cancel scopes and locks
-belong to the task that enters them, and goes on with the coroutine if that suspends.
+``eager_start``. Here the first step runs as an idle task of a pool, because cancel scopes and locks belong to the task
+that enters them. If the coroutine suspends, that task runs the rest of it.
 """
 
 import asyncio

@@ -162,7 +162,7 @@ def _change_membership(tx: Transaction, id: str, delta: SessionDelta, **writes: 
     result = session_methods.MembershipResult(
         object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None
     )
-    return tx.commit(result, delta, **writes) if delta else tx.unchanged(result)
+    return tx.submit(result, delta, **writes) if delta else tx.unchanged(result)
 
 
 def _unavailable(head: Stored) -> CtxdError:

@@ -35,7 +35,7 @@ class ChatOperations(OperationGroup):
         events = await captured(tx.guard, live.settings.secrets, events, confined=tx.is_confined)
         delta = append_delta(live.state, params.session, events, live.settings.collapse)
         turn = live.state.turn + sum(map(starts_turn, events))
-        return tx.commit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
+        return tx.submit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
 
     @admitted("session.set_system_prompt", WriteResult)
     async def set_system_prompt(self, tx: Transaction, params: session_methods.SystemPromptParams) -> Accepted:
@@ -49,7 +49,7 @@ class ChatOperations(OperationGroup):
         if head is not None and head.document.content_hash == document.content_hash:
             return tx.unchanged(result)
         floor_vt = 0 if head is None else head.valid_time + 1
-        return tx.commit(result, puts=(document,), floor_vt=floor_vt, valid_time=params.valid_time)
+        return tx.submit(result, puts=(document,), floor_vt=floor_vt, valid_time=params.valid_time)
 
 
 def append_delta(state: SessionState, session: str, events: Sequence[Event], window: Collapse) -> SessionDelta:

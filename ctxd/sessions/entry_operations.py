@@ -51,7 +51,7 @@ class EntryOperations(OperationGroup):
             return tx.unchanged(result)
         settings = msgspec.structs.replace(live.settings, entries=entries)
         floor_vt = 0 if head is None else head.valid_time + 1
-        return tx.commit(result, puts=(document,), floor_vt=floor_vt, settings=settings)
+        return tx.submit(result, puts=(document,), floor_vt=floor_vt, settings=settings)
 
 
 def _entry_text(value: Any) -> str:  # noqa: ANN401 - any JSON value is what it is for

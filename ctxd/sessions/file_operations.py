@@ -57,7 +57,7 @@ class FileOperations(OperationGroup):
             return tx.unchanged(result)
         if params.valid_time is not None:
             self.sessions.visibility.note_past(indexed.object)
-        return tx.commit(result, delta, **indexed.writes, valid_time=params.valid_time)
+        return tx.submit(result, delta, **indexed.writes, valid_time=params.valid_time)
 
     async def _index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Indexed:
         """Index the file. An edit counts as its deletion if the session knows the file and a check confirms that it is
@@ -152,8 +152,8 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
     # The last write has the operation id and the change of the sets: stubs without either do no harm.
     *early, last = write_batches(stubs)
     for documents in early:
-        live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
-    return tx.commit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)
+        live.submit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
+    return tx.submit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)
 
 
 def read_delta(state: SessionState, id: str) -> SessionDelta:

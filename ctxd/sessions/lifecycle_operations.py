@@ -220,7 +220,7 @@ class LifecycleOperations(OperationGroup):
         settings = normalised(wanted, self.sessions.guard, self.sessions.host_filesystem_id)
         if settings == live.settings:
             return tx.unchanged(session_methods.SessionResult(session=live.view(), receipt=None))
-        pending = live.commit(tx.request, settings=settings)
+        pending = live.submit(tx.request, settings=settings)
         self.indexer.visibility.confine(live.mounts)
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
@@ -237,7 +237,7 @@ class LifecycleOperations(OperationGroup):
                 session_methods.SessionResumeResult(session=live.view(), reconciled=report, receipt=None)
             )
         # Only the last slice has the operation id: a resend after an interruption between two checks the files again.
-        pending = live.commit(
+        pending = live.submit(
             tx.request,
             puts=found.documents,
             signatures=found.signatures,

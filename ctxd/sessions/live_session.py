@@ -353,7 +353,7 @@ class LiveSession:
                 self._require_writable(states)
         return replay
 
-    def commit(
+    def submit(
         self,
         call: WriteRequest,
         delta: SessionDelta = NOTHING,
@@ -588,10 +588,10 @@ class Transaction(msgspec.Struct):
     actor: Actor
     basis: int = 0
 
-    def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
-        """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is stored for a resend, and returned
-        with its receipt. Raises: as ``LiveSession.commit``."""
-        pending = self.live.commit(self.request, delta, result=result, **writes)
+    def submit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
+        """Write ``delta`` and ``writes`` (see ``LiveSession.submit``). ``result`` is stored for a resend, and returned
+        with its receipt. Raises: as ``LiveSession.submit``."""
+        pending = self.live.submit(self.request, delta, result=result, **writes)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     def unchanged(self, result: msgspec.Struct) -> Accepted:

@@ -1,4 +1,7 @@
-"""Table of the operations on sessions: all writes by clients, importers and other parts of the daemon.
+"""Table of the operations on sessions, by method: writes of clients and of other parts of the daemon.
+
+``session.usage``, and ``session.create`` from a commit, are added in ``ctxd.daemon``; imported commits are written by
+``ctxd.commits``.
 
 Separate: it imports the module of every topic, and those do not import each other.
 """

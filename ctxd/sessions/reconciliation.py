@@ -43,14 +43,14 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
 
     The caller must write ``documents``, the last slice, before it awaits anything. The counts include all slices.
     Each slice is durable before the next is read, so that only one is in memory. Raises: CtxdError of the store and of
-    ``live.commit``. Cancel: safe; some of the files may have new versions then.
+    ``live.submit``. Cancel: safe; some of the files may have new versions then.
     """
     compared = await indexer.freshener.compare(live.mounts, ids, live.settings.secrets)
     found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
     bare = call.without_id()
     for slice_ids in compared.slices:
         if found.documents:
-            pending = live.commit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
+            pending = live.submit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
             found = msgspec.structs.replace(found, documents=(), signatures={})
             await pending.wait()
         found = (await indexer.freshener.freshen(slice_ids, live.settings.secrets)).after(found)
@@ -132,7 +132,7 @@ async def found_for(
         compared.update(foreign)
         fresh = await freshen(live, indexer, foreign, request)
         if fresh.documents:
-            live.commit(request, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
+            live.submit(request, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
         away.update(fresh.orphaned)
         found = await find()
     return [_found_inside(one, live.state, away) for one in found]

@@ -35,7 +35,7 @@ class ToolcallOperations(OperationGroup):
     @admitted("toolcall.record", toolcall_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
     async def record(self, tx: Transaction, params: toolcall_methods.ToolcallRecordParams) -> Accepted:
         """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``. The same
-        write appends its events to the chat.
+        write appends its events to the chat. ``admitted`` calls this, with the session's lock held.
 
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
@@ -67,7 +67,7 @@ class ToolcallOperations(OperationGroup):
                 unresolved=tuple(document.payload.get("unresolved_refs", ())),
                 receipt=None,
             )
-            return tx.commit(result, delta, puts=(document,), valid_time=params.valid_time)
+            return tx.submit(result, delta, puts=(document,), valid_time=params.valid_time)
         if head is not None and is_purged(head.document):
             raise purged(id)
         # References that were unresolved then count as unresolved in this comparison, whatever the index holds now.

@@ -173,7 +173,7 @@ class Trash:
             live.require_current()
             settings = live.settings
             removed = Removal(at=now_ms, by=actor.principal, via=actor.via, state=settings.state, idle=True)
-            pending = live.commit(
+            pending = live.submit(
                 WriteRequest(KIND, actor.principal),
                 settings=msgspec.structs.replace(settings, state="removed", removed=removed),
             )

@@ -1,1 +1,1 @@
-"""Several hosts on one XTDB log: ownership of sessions, leases, hand-overs, and branches for late writes."""
+"""Several hosts on one XTDB log: ownership of sessions, leases, moves between hosts, and forks for late writes."""

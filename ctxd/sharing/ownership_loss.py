@@ -227,7 +227,7 @@ class OwnershipLoss:
                     base=msgspec.structs.replace(base, session=branch, tx=head.seq),
                     continues=live.settings.continues if tip is None else tip,
                 )
-                pending = live.commit(WriteRequest("session.branch", "daemon"), settings=settings)
+                pending = live.submit(WriteRequest("session.branch", "daemon"), settings=settings)
             await pending.wait()
             self._sessions.unload(fork)
 

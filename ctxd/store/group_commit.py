@@ -125,12 +125,12 @@ class CommitQueue:
         """True while an accepted purge is not durable: a write that is submitted now must not refer to content that
         the store had before."""
         entries = (*self._batch, *self.queue)
-        return any(entry.prepared.write.purge is not None and not entry.pending.done for entry in entries)
+        return any(entry.encoded.write.purge is not None and not entry.pending.done for entry in entries)
 
     def put(self, entry: QueuedWrite) -> None:
         """Append an entry, the next in journal order."""
         self.queue.append(entry)
-        self.queued_bytes += entry.prepared.size
+        self.queued_bytes += entry.encoded.size
         self._last = entry.pending
         if self._wake is not None:
             self._wake.set()
@@ -223,7 +223,7 @@ class CommitQueue:
         batch: list[QueuedWrite] = []
         size = 0
         while self.queue and len(batch) < limits.COMMIT_WRITES_MAX:
-            next_size = self.queue[0].prepared.size
+            next_size = self.queue[0].encoded.size
             if batch and size + next_size > limits.COMMIT_BYTES_MAX:
                 break
             batch.append(self.queue.popleft())

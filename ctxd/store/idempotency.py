@@ -85,7 +85,7 @@ def replay_of(key: Operation, call: Resend, found: QueuedWrite | StoredWrite) ->
     Raises: CtxdError ``idempotency_mismatch`` if it is another call.
     """
     if isinstance(found, QueuedWrite):
-        write = found.prepared.write
+        write = found.encoded.write
         is_same, replay = write.request == call.request, Replay(write.result, found.pending, None)
     else:
         is_same = found.body.request == call.request

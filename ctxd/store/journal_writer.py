@@ -239,12 +239,12 @@ class JournalWriter:
         """
         with sqlite_file.faults(self._connection):
             self._require_place()
-            purges = any(entry.prepared.write.purge is not None for entry in entries)
+            purges = any(entry.encoded.write.purge is not None for entry in entries)
             with self._transaction():
                 chains: list[bytes] = []
                 for run in _runs(entries) if purges else (entries,):
                     before = chains[-1] if chains else self.head.chain
-                    if (purge := run[0].prepared.write.purge) is not None:
+                    if (purge := run[0].encoded.write.purge) is not None:
                         self._purge(run[0], purge)
                     chains += self._insert(run, before)
                 if self.marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
@@ -293,11 +293,11 @@ class JournalWriter:
 
     def _purge(self, entry: QueuedWrite, purge: PurgeRequest) -> None:
         """Purge, then set the body of the row that records the purge, which depends on the result."""
-        request = entry.prepared.write.request
+        request = entry.encoded.write.request
         purge.done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, request)
         self.purging = True
         self._cleared.difference_update(purge.done.texts)
-        entry.prepared.body = purge.done.body
+        entry.encoded.body = purge.done.body
 
     def finish_purges(self) -> None:
         """Take the next step in removing purged content outside the database; ``purging`` is False once none is left.
@@ -365,7 +365,7 @@ class JournalWriter:
         now, alone = self._clock.monotonic(), False
         if len(entries) > 1:
             self._crowded = now
-        elif entries[0].prepared.size <= limits.COMPRESSED_STEP_BYTES:
+        elif entries[0].encoded.size <= limits.COMPRESSED_STEP_BYTES:
             alone = now - self._crowded >= limits.CROWDED_S
         rows: list[tuple[Any, ...]] = []
         versions: list[Version] = []
@@ -374,16 +374,16 @@ class JournalWriter:
         signatures: dict[str, bytes] = {}
         knows: list[tuple[str, str]] = []
         for entry in entries:
-            prepared, write, tx_time = entry.prepared, entry.prepared.write, entry.tx_time
-            seq, vt, body = entry.pending.seq, entry.pending.vt, prepared.body
+            encoded, write, tx_time = entry.encoded, entry.encoded.write, entry.tx_time
+            seq, vt, body = entry.pending.seq, entry.pending.vt, encoded.body
             columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, vt, tx_time)
             b3 = journal.row_hash(*columns, body)
             chain = journal.link(chain, seq, b3)
             stored = sqlite_file.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
             rows.append((seq, *columns, stored, b3, chain))
-            versions += journal.versions(prepared.puts, vt, seq, tx_time)
-            places += journal.places(prepared.puts, len(body))
-            contents |= prepared.contents
+            versions += journal.versions(encoded.puts, vt, seq, tx_time)
+            places += journal.places(encoded.puts, len(body))
+            contents |= encoded.contents
             signatures |= write.signatures
             knows += [(id, f"session:{write.session}") for id in write.knows]
         if ARMED:
@@ -524,7 +524,7 @@ class JournalWriter:
 
 def _purged(entry: QueuedWrite) -> tuple[str, ...]:
     """The ids of all entities from which the write purged content."""
-    purge = entry.prepared.write.purge
+    purge = entry.encoded.write.purge
     return () if purge is None or purge.done is None else purge.done.ids
 
 
@@ -532,7 +532,7 @@ def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
     """Split ``entries`` so that each purge is alone: it has to see the rows of the writes before it."""
     first = 0
     for number, entry in enumerate(entries):
-        if entry.prepared.write.purge is not None:
+        if entry.encoded.write.purge is not None:
             if first < number:
                 yield entries[first:number]
             yield entries[number : number + 1]

@@ -209,7 +209,7 @@ class VersionStore:
 
     def _note_landed(self, batch: Sequence[QueuedWrite]) -> None:
         for entry in batch:
-            write = entry.prepared.write
+            write = entry.encoded.write
             if write.op_id is not None:
                 self._under_way.pop((write.principal, write.op_id), None)
                 self._ended[write.principal, write.op_id] = None
@@ -217,14 +217,14 @@ class VersionStore:
                     self._ended.popitem(last=False)
             if write.purge is not None and write.purge.done is not None:
                 self._forget(write.purge.done)
-            for artifact in entry.prepared.artifacts:
+            for artifact in entry.encoded.artifacts:
                 artifact.used = True
         self._durable = batch[-1].pending.receipt
         self._grown.set()
         self._heads.durable = batch[-1].pending.seq
         if self._heads.trim_due:
             self._heads.trim()
-        self._listeners.durable([(entry.prepared.write, entry.pending) for entry in batch])
+        self._listeners.durable([(entry.encoded.write, entry.pending) for entry in batch])
 
     def _forget(self, purged: Purged) -> None:
         """Drop purged texts and heads from the caches, except heads accepted since."""
@@ -236,9 +236,9 @@ class VersionStore:
         self._loader.note_written(purged.ids)
 
     def _note_lost(self, entries: Sequence[QueuedWrite]) -> None:
-        writes = [entry.prepared.write for entry in entries]
+        writes = [entry.encoded.write for entry in entries]
         for entry, write in zip(entries, writes, strict=True):
-            self._heads.forget(entry.prepared.ids)
+            self._heads.forget(entry.encoded.ids)
             if write.op_id is not None:
                 self._under_way.pop((write.principal, write.op_id), None)
         self.next_seq = entries[0].pending.seq
@@ -262,12 +262,12 @@ class VersionStore:
         if key in self._under_way or key in self._ended:
             raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
         wall = self.require_past(write.valid_times.values()) if write.valid_times else self._clock.wall_ms()
-        prepared = EncodedWrite(write)
-        vt = self._times.next(wall, write.floor_vt, prepared.ids)
-        pending = Pending(self.next_seq, vt, prepared.size)
+        encoded = EncodedWrite(write)
+        vt = self._times.next(wall, write.floor_vt, encoded.ids)
+        pending = Pending(self.next_seq, vt, encoded.size)
         self.next_seq += 1
-        entry = QueuedWrite(prepared, pending, wall)
-        self._bloom.add(prepared.ids if key is None else (*prepared.ids, key))
+        entry = QueuedWrite(encoded, pending, wall)
+        self._bloom.add(encoded.ids if key is None else (*encoded.ids, key))
         if key is not None:
             self._under_way[key] = entry
         self._show(entry)
@@ -287,9 +287,9 @@ class VersionStore:
 
     def _show(self, entry: QueuedWrite) -> None:
         """Make the heads of the cached entities and the texts of ``entry`` visible."""
-        prepared, seq, vt = entry.prepared, entry.pending.seq, entry.pending.vt
-        # Deletions are last in ``prepared.puts`` and have no document.
-        for document, put in zip(prepared.write.puts, prepared.puts, strict=False):
+        encoded, seq, vt = entry.encoded, entry.pending.seq, entry.pending.vt
+        # Deletions are last in ``encoded.puts`` and have no document.
+        for document, put in zip(encoded.write.puts, encoded.puts, strict=False):
             if document.id.startswith(UNCACHED_PREFIXES):
                 continue
             ref = None
@@ -304,12 +304,12 @@ class VersionStore:
                 self._heads.put(document.id, head, len(put.document))
             elif not self._heads.backdate(document.id, head):
                 entry.pending.behind += (document.id,)
-        if prepared.write.deletes:
+        if encoded.write.deletes:
             # Do not cache the deletion of an uncached entity: it would hide a later write under the same id.
-            deleted = [id for id in prepared.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
+            deleted = [id for id in encoded.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
             self._heads.delete(deleted, seq)
         if self._loader.loading:
-            self._loader.note_written(prepared.ids)
+            self._loader.note_written(encoded.ids)
 
     async def purge_residue(self) -> tuple[str, ...]:
         """Wait up to a few seconds for the removal of purged content.

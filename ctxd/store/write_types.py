@@ -258,7 +258,7 @@ class EncodedWrite:
 class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
     """A write with its position: ``pending`` has sequence and valid time, ``tx_time`` the time of acceptance in ms."""
 
-    prepared: EncodedWrite
+    encoded: EncodedWrite
     pending: Pending
     tx_time: int
 

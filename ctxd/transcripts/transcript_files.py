@@ -121,9 +121,13 @@ def stat_of(path: Path) -> Stat:
     return Stat(found.st_dev, found.st_ino, size, changed)
 
 
+class SourceSkipped(Exception):
+    """A source that cannot be imported now. The message is the reason, for the user."""
+
+
 def is_of_source(error: Exception) -> bool:
-    """Return True for an error that a source causes: a damaged database or zstd frame, or a missing file."""
-    return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
+    """Return True for an error that ends the import of one source only: it is damaged, missing or skipped."""
+    return isinstance(error, SourceSkipped | OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
 
 
 def source_reason(error: Exception) -> str:

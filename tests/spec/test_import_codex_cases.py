@@ -12,7 +12,7 @@ import pytest
 
 from ctxd.imports import changed_sources
 from ctxd.imports.import_result import ImportResult
-from ctxd.imports.import_state import SourceRecord
+from ctxd.imports.import_state import SourceState
 from ctxd.imports.importer import TranscriptImport
 from ctxd.transcripts.discovery import Transcript
 from ctxd.transcripts.format_detection import Format
@@ -518,7 +518,7 @@ def test_a_rollout_that_is_gone_before_it_is_read_is_skipped(
         each.write(tmp_path)
     find = changed_sources._rollout_format
 
-    def then_gone(source: Transcript, known: SourceRecord) -> Format:
+    def then_gone(source: Transcript, known: SourceState) -> Format:
         if source.session == first.id:
             source.file.unlink()
         return find(source, known)

@@ -105,7 +105,7 @@ class Household:
     async def read(self, live: LiveSession, path: Path | str) -> str:
         """Index a file as an agent's read does."""
         found = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
-        live.commit(
+        live.submit(
             WriteRequest("file.index", "p"),
             file_operations.read_delta(live.state, found.object),
             puts=found.puts,
@@ -118,13 +118,13 @@ class Household:
         found = await discover(self.indexer, live.mounts, live.settings.workdir, [str(path) for path in paths])
         ids = tuple(one.object for one in found if one.object is not None)
         puts = tuple(one.document for one in found if one.document is not None)
-        live.commit(WriteRequest("file.discover", "p"), file_operations.discover_delta(live.state, ids), puts=puts)
+        live.submit(WriteRequest("file.discover", "p"), file_operations.discover_delta(live.state, ids), puts=puts)
         return ids
 
     def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
         document = documents.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
         delta = toolcall_operations.call_delta(live.state, id, live.settings.collapse)
-        live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
+        live.submit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         if say:
             self.append(live, Message(role="toolcall", toolcall=id))
         return id
@@ -133,7 +133,7 @@ class Household:
         delta = chat_operations.append_delta(
             live.state, live.session, list(map(event_of, messages)), live.settings.collapse
         )
-        live.commit(WriteRequest("session.append", "p"), delta)
+        live.submit(WriteRequest("session.append", "p"), delta)
 
     async def set_entry(self, live: LiveSession, key: str, value: str | None) -> None:
         """Set an entry to ``value``, or delete it."""
@@ -152,10 +152,10 @@ class Household:
         head = (await self.store.heads((id,)))[id]
         settings = msgspec.structs.replace(live.settings, entries=tuple(entries))
         floor_vt = 0 if head is None else head.valid_time + 1
-        live.commit(WriteRequest("session.set_entry", "p"), puts=(document,), settings=settings, floor_vt=floor_vt)
+        live.submit(WriteRequest("session.set_entry", "p"), puts=(document,), settings=settings, floor_vt=floor_vt)
 
     def activate(self, live: LiveSession, id: str) -> None:
-        live.commit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
+        live.submit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
 
     async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
         """The context once it is durable."""

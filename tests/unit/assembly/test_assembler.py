@@ -173,7 +173,7 @@ async def test_the_answer_says_how_much_of_the_text_stayed_at_its_start(tmp_path
     async with household(tmp_path) as home:
         live = await home.sessions.live("s")
         document = documents.system_prompt("s", "Grüsse")
-        live.commit(WriteRequest("session.set_system_prompt", "p"), puts=(document,), floor_vt=live.updated_at + 1)
+        live.submit(WriteRequest("session.set_system_prompt", "p"), puts=(document,), floor_vt=live.updated_at + 1)
         fourth = await home.assemble()
     assert fourth.stable_prefix == len("Grü".encode())
 
@@ -229,11 +229,11 @@ async def test_every_assembly_renders_again_byte_for_byte_also_after_a_restart(t
             await home.read(live, path)
             call = home.record(live, f"call_{step}", "é" * step * 20)
             if step % 3 == 0:
-                live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, call))
+                live.submit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, call))
             if step == 6:
                 mounts = (Mount(agent_prefix="/w", canonical_prefix=str(home.files)),)
                 settings = msgspec.structs.replace(live.settings, mounts=mounts, budget_tokens=900)
-                live.commit(WriteRequest("session.configure", "p"), settings=settings)
+                live.submit(WriteRequest("session.configure", "p"), settings=settings)
             if step == 8:
                 path.unlink()
             made.append(await home.assemble())
@@ -307,7 +307,7 @@ async def test_a_record_that_does_not_match_is_corrupt_and_never_shown(tmp_path:
             payload={**stored.document.payload, "sha256": "0" * 64, "number": 2},
             id=stored.document.id[:-1] + "2",
         )
-        await live.commit(WriteRequest("context.assemble", "p"), puts=(forged,), assembly=(2, "ctx-00000000")).wait()
+        await live.submit(WriteRequest("context.assemble", "p"), puts=(forged,), assembly=(2, "ctx-00000000")).wait()
         with pytest.raises(CtxdError) as caught:
             await home.archive.show("s", number=2)
         assert caught.value.code == "corrupt"
@@ -337,7 +337,7 @@ async def test_a_paused_or_closed_session_records_nothing_but_shows_what_was(tmp
         first = await home.assemble()
         for state, code in (("paused", "session_not_active"), ("closed", "session_closed")):
             settings = msgspec.structs.replace(live.settings, state=state)
-            live.commit(WriteRequest("session.pause", "p"), settings=settings)
+            live.submit(WriteRequest("session.pause", "p"), settings=settings)
             with pytest.raises(CtxdError) as caught:
                 await home.assemble()
             assert caught.value.code == code
@@ -355,7 +355,7 @@ async def test_a_budget_leaves_out_the_oldest_tool_calls_first_and_changes_no_se
         (home.files / "a.py").write_text("a" * 400)
         file = await home.read(live, home.files / "a.py")
         calls = [home.record(live, f"call_{n}", "x" * 400) for n in range(3)]
-        live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, calls[0]))
+        live.submit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, calls[0]))
         whole = (await home.assemble()).tokens
         for less, gone in (
             (0, []),
@@ -370,7 +370,7 @@ async def test_a_budget_leaves_out_the_oldest_tool_calls_first_and_changes_no_se
             assert (made.over_by > 0) == (less == 400)
         assert (await home.assemble()).number == 1
         settings = msgspec.structs.replace(live.settings, budget_tokens=whole - 150)
-        live.commit(WriteRequest("session.configure", "p"), settings=settings)
+        live.submit(WriteRequest("session.configure", "p"), settings=settings)
         tight = await home.assemble()
         assert tight.tokens == tight.plan.tokens_after <= whole - 150
         assert [active.id for active in parse(tight.text).active] == [file, calls[0]]

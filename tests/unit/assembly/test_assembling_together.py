@@ -114,7 +114,7 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         found = await home.indexer.index(reader.mounts, "/", str(path))
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             # Nothing from here to the commit's failure gives way to it.
-            reader.commit(
+            reader.submit(
                 WriteRequest("file.index", "p"), file_operations.read_delta(reader.state, found.object), puts=found.puts
             )
             home.record(live, "call_1", "lost")
@@ -170,7 +170,7 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
         with failpoints.armed("journal.flush=sleep:300ms*1"):
             for found in read:
                 delta = file_operations.read_delta(other.state, found.object)
-                other.commit(WriteRequest("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
+                other.submit(WriteRequest("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
             made = await home.assemble(one)
         assert made.blocks[-1].text.endswith("\nnew text")
         assert "char_count=9" in made.text
@@ -189,7 +189,7 @@ async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_seq
         path.write_text("lost")
         found = await home.indexer.index(reader.mounts, "/", str(path))
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
-            pending = reader.commit(
+            pending = reader.submit(
                 WriteRequest("file.index", "p"), file_operations.read_delta(reader.state, found.object), puts=found.puts
             )
             await home.assembler.plan(onlooker, None)

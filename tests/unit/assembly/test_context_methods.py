@@ -208,7 +208,7 @@ async def test_the_record_of_a_request_names_the_secrets_in_its_tools(
     tool = ToolDeclaration(name="push", description=f"Pushes with {TOKEN}.", input_schema={"type": "object"})
     async with household(tmp_path) as home:
         live = await home.create()
-        live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, secrets="redact"))
+        live.submit(WriteRequest("session.configure", "p"), settings=replace(live.settings, secrets="redact"))
         params = AssembleParams(session="s", format="anthropic-messages", model="m", tools=(tool,), layout=layout)
         made = await Methods(home)("context.assemble", params)
         assert TOKEN not in str(made.request) and "[REDACTED:github-token:" in str(made.request)

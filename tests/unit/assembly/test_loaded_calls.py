@@ -28,7 +28,7 @@ def record_alias(home: Household, live: LiveSession, call: str, args: dict[str, 
     id = str(toolcall_alias(live.session, call))
     document = documents.toolcall(id, tool="Write", args=args, content=output, chat_ref=chat_id(live.session))
     delta = toolcall_operations.call_delta(live.state, id, live.settings.collapse)
-    live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
+    live.submit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
     return id
 
 
@@ -76,7 +76,7 @@ async def test_a_call_whose_loaded_content_was_removed_can_be_loaded_again(tmp_p
             why = await explain(live, "a", home.archive)
             assert (why.shown, why.rule) == ("whole", "activated")
             delta = activation_operations.deactivate_delta(live.state, "a")
-            live.commit(WriteRequest("session.deactivate", "p"), delta)
+            live.submit(WriteRequest("session.deactivate", "p"), delta)
             shown = await others(prefix)
             assert "content of the tool call bash (id=a) removed" in shown and "first 1" not in shown
             assert (await explain(live, "a", home.archive)).shown == "stub"
@@ -105,7 +105,7 @@ async def test_a_long_late_output_is_cut_and_stays_the_same_after_a_restart(tmp_
         second = await ask(home)
         assert (second.stable_prefix or 0) > 0.9 * first.bytes
         if is_recorded:
-            live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=None))
+            live.submit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=None))
             home.activate(live, "a")
             assert text[-100:] in json.dumps((await ask(home)).request).replace("\\n", "\n")
 
@@ -132,7 +132,7 @@ async def test_a_request_that_showed_purged_arguments_is_refused_as_purged(tmp_p
         append(live, PromptEvent(text="Again"))
         document = documents.toolcall("x", tool="Write", args=args, content="done", chat_ref=chat_id("s"))
         delta = toolcall_operations.call_delta(live.state, "x", live.settings.collapse)
-        live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
+        live.submit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         await purge(
             home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, "x", live
         )

@@ -54,7 +54,7 @@ async def test_a_file_that_a_repack_removed_is_loaded_by_a_request(
         decide = activation_operations.activate_delta if how == "activate" else activation_operations.pin_delta
         delta = decide(live.state, id)
         assert delta, "the request is recorded, though the file is active"
-        live.commit(WriteRequest(f"session.{how}", "p"), delta)
+        live.submit(WriteRequest(f"session.{how}", "p"), delta)
         append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
         before = await home.archive.show("s")
         made = await ask(home)
@@ -78,10 +78,10 @@ async def test_a_file_that_a_call_showed_is_loaded_by_a_request(tmp_path: Path) 
         append(live, ToolResultEvent(call="a", text="the first part of it"))
         assert lines(await ask(home)) == 0
         for _ in range(2):
-            live.commit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
+            live.submit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
             append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
             assert lines(await ask(home)) == 20
-        live.commit(WriteRequest("session.deactivate", "p"), activation_operations.deactivate_delta(live.state, id))
+        live.submit(WriteRequest("session.deactivate", "p"), activation_operations.deactivate_delta(live.state, id))
         assert "is no longer active" in json.dumps((await ask(home)).request)
 
 
@@ -94,7 +94,7 @@ async def test_a_call_that_was_hidden_is_loaded_by_a_request(tmp_path: Path) -> 
         await ask(home)
         made = await more(home, live, "b")
         assert "first 1" not in json.dumps(made.request)
-        live.commit(WriteRequest("session.pool_remove", "p"), activation_operations.hide_delta(live.state, "a"))
+        live.submit(WriteRequest("session.pool_remove", "p"), activation_operations.hide_delta(live.state, "a"))
         assert "id=a is no longer in the metadata pool" in json.dumps((await more(home, live, "c", 1)).request)
         home.activate(live, "a")
         append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))

@@ -28,7 +28,7 @@ def clock() -> TestClock:
 
 def append(live: LiveSession, *events: Event) -> None:
     delta = chat_operations.append_delta(live.state, live.session, list(events), live.settings.collapse)
-    live.commit(WriteRequest("session.append", "p"), delta)
+    live.submit(WriteRequest("session.append", "p"), delta)
 
 
 def step(live: LiveSession, call: str, command: str, output: str) -> None:

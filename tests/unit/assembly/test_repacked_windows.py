@@ -32,7 +32,7 @@ BUDGET = 12_000
 
 def append(live: LiveSession, *events: Event) -> None:
     delta = chat_operations.append_delta(live.state, "s", list(events), live.settings.collapse)
-    live.commit(WriteRequest("session.append", "p"), delta)
+    live.submit(WriteRequest("session.append", "p"), delta)
 
 
 def call(live: LiveSession, home: Household, id: str, path: str, output: str) -> None:
@@ -71,7 +71,7 @@ async def test_requests_fit_their_budget_and_change_by_repacks_alone(tmp_path: P
                 call(live, home, id, f"/src/{rng.randrange(12)}.py", output)
                 if not pinned:
                     pinned = id
-                    live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, id))
+                    live.submit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, id))
                 append(live, ResponseEvent(text="I see.", model="claude-sonnet-4-5"))
                 made = await ask(home, live, "anthropic-messages")
                 assert made.request is not None
@@ -121,7 +121,7 @@ async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_pa
             call(live, home, f"c{nth}", f"/src/{nth}.py", f"out {nth}")
             append(live, ResponseEvent(text=f"Answer {nth}", model="m"))
             if nth == 3:
-                live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, "c3"))
+                live.submit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, "c3"))
             made = await ask(home, live, "anthropic-messages")
             assert made.request is not None and made.tokens <= BUDGET
             check_request("anthropic-messages", made.request)
@@ -322,9 +322,9 @@ async def test_a_budget_that_falls_below_what_is_pinned_is_held(tmp_path: Path) 
         append(live, PromptEvent(text="Go."))
         for nth in range(4):
             call(live, home, f"c{nth}", f"/src/{nth}.py", f"line {nth}\n" * 2_000)
-            live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, f"c{nth}"))
+            live.submit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, f"c{nth}"))
         await ask(home, live, "anthropic-messages")
-        live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=8_000))
+        live.submit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=8_000))
         for _ in range(3):
             made = await ask(home, live, "anthropic-messages")
             assert made.tokens <= 8_000 and made.plan.over_by == 0

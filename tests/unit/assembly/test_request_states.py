@@ -295,7 +295,7 @@ class Life:
 
 def append(live: LiveSession, said: list[Event]) -> None:
     delta = chat_operations.append_delta(live.state, live.session, said, live.settings.collapse)
-    live.commit(WriteRequest("session.append", "p"), delta)
+    live.submit(WriteRequest("session.append", "p"), delta)
 
 
 async def ask(

@@ -128,7 +128,7 @@ async def bill(live: LiveSession, made: AssembledContext, factor: float) -> int:
     """Record that the provider counted ``factor`` times the bytes / 4 of the request."""
     tokens = int(made.bytes / 4 * factor)
     usage = usage_of(made.number, "m", {"input_tokens": tokens, "output_tokens": 60})
-    await live.commit(WriteRequest("session.usage", "p"), (usage,)).wait()
+    await live.submit(WriteRequest("session.usage", "p"), (usage,)).wait()
     return tokens
 
 

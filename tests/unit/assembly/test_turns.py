@@ -35,7 +35,7 @@ def write(home: Household, live: LiveSession, id: str, text: str) -> None:
     head = home.store.peek(id)
     source = head.document.source
     document = file_text(id, source, text, source_hash(text.encode()))
-    live.commit(WriteRequest("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
+    live.submit(WriteRequest("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
 
 
 async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) -> None:

@@ -97,13 +97,13 @@ class Requests:
             return await self.home.sessions.live("s")
         live = await self.home.create()
         settings = msgspec.structs.replace(live.settings, components=("environment",))
-        await live.commit(WriteRequest("session.configure", "p"), settings=settings).wait()
+        await live.submit(WriteRequest("session.configure", "p"), settings=settings).wait()
         return live
 
     async def say(self, *events: Event) -> None:
         live = await self.live()
         delta = chat_operations.append_delta(live.state, "s", list(events), live.settings.collapse)
-        live.commit(WriteRequest("session.append", "p"), delta)
+        live.submit(WriteRequest("session.append", "p"), delta)
 
     async def request(self, model: str = "m") -> AssembledContext:
         wanted = Wanted(format="openai-chat", model=model)

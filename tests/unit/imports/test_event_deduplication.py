@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.imports.event_deduplication import RecordedEvents
+from ctxd.imports.event_deduplication import ExistingEvents
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.hook_events import another_call_id
 from ctxd.transcripts.records import Line
@@ -50,7 +50,7 @@ def test_a_record_keeps_the_events_that_the_session_lacks(
     format: Format, record: dict[str, Any], known: list[Event], left: list[str]
 ) -> None:
     line = SourceLine(9, msgspec.json.encode(record) + b"\n", record, b"")
-    found = RecordedEvents(known, 0, 1).without(line, read(format, record))
+    found = ExistingEvents(known, 0, 1).without(line, read(format, record))
     assert found.record is not None
     assert [type(event).__name__ for event in (read(format, found.record) if found.to_store else [])] == left
     assert not found.to_store or msgspec.json.decode(found.to_store) == found.record
@@ -60,13 +60,13 @@ def test_a_prompt_with_an_image_keeps_the_image_alone() -> None:
     line = SourceLine(9, b"{}", IMAGE, b"")
     (prompt,) = read("codex", IMAGE)
     assert isinstance(prompt, PromptEvent)
-    found = RecordedEvents([PromptEvent(text=prompt.text)], 0, 1).without(line, [prompt])
+    found = ExistingEvents([PromptEvent(text=prompt.text)], 0, 1).without(line, [prompt])
     assert b"see this" not in found.to_store and b"image/png" in found.to_store
 
 
 def test_each_event_is_left_out_as_often_as_the_session_has_it_and_none_of_what_was_imported_before() -> None:
     record = {"type": "user", "uuid": "u", "parentUuid": None, "sessionId": "s", "message": {"content": "go on"}}
-    recorded = RecordedEvents([PromptEvent(text="go on\n")] * 2, 10, 1)
+    recorded = ExistingEvents([PromptEvent(text="go on\n")] * 2, 10, 1)
     lines = [SourceLine(end, b"{}", record, b"") for end in (10, 20, 30, 40)]
     assert [bool(recorded.without(line, read("claude-code", record)).to_store) for line in lines] == [
         True, False, False, True,
@@ -87,14 +87,14 @@ def test_a_text_with_secrets_is_known_whether_it_was_flagged_or_redacted(
     def redact(text: str) -> str:
         return text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
 
-    def left(recorded: RecordedEvents, text: str) -> bytes:
+    def left(recorded: ExistingEvents, text: str) -> bytes:
         return recorded.without(SourceLine(9, b"{}\n", {}, b""), [kind(text=text)]).to_store
 
     stored = kind(id=id, text="use [REDACTED:gitlab-token:0a1b2c3d] twice", secrets=REDACTED)
-    recorded = RecordedEvents([stored, stored], 0, 1, redact=redact)
+    recorded = ExistingEvents([stored, stored], 0, 1, redact=redact)
     assert [left(recorded, "use glpat-x twice") for _ in range(3)] == [b"", b"", b"{}\n"]
-    assert left(RecordedEvents([stored], 0, 1, redact=redact), "use glpat-x once") == b"{}\n"
-    flagged = RecordedEvents([kind(id=id, text="use glpat-x twice", secrets=FLAGGED)], 0, 1, redact=redact)
+    assert left(ExistingEvents([stored], 0, 1, redact=redact), "use glpat-x once") == b"{}\n"
+    flagged = ExistingEvents([kind(id=id, text="use glpat-x twice", secrets=FLAGGED)], 0, 1, redact=redact)
     assert left(flagged, "use glpat-x twice") == b""
 
 
@@ -105,7 +105,7 @@ def test_a_slash_command_is_known_as_the_prompt_that_was_typed(args: str) -> Non
         f"<command-message>hi</command-message>\n<command-name>/hi</command-name>\n<command-args>{args}</command-args>"
     )
     (event,) = read("claude-code", {**CLAUDE, "type": "user", "message": {"role": "user", "content": text}})
-    recorded = RecordedEvents([PromptEvent(text=f"/hi {args}")], 0, 1)
+    recorded = ExistingEvents([PromptEvent(text=f"/hi {args}")], 0, 1)
     assert not recorded.is_over
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"" and recorded.is_over
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"{}\n", "it was typed once"
@@ -116,7 +116,7 @@ def test_a_slash_command_is_known_whose_secret_was_redacted() -> None:
     text = "<command-name>/hi</command-name>\n<command-args>glpat-x</command-args>"
     (event,) = read("claude-code", {**CLAUDE, "type": "user", "message": {"role": "user", "content": text}})
     stored = PromptEvent(id="p", text="/hi [REDACTED:gitlab-token:0a1b2c3d]", secrets=REDACTED)
-    recorded = RecordedEvents(
+    recorded = ExistingEvents(
         [stored], 0, 1, redact=lambda text: text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
     )
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).to_store == b"" and recorded.is_over
@@ -128,7 +128,7 @@ def test_outputs_of_calls_that_share_a_native_id_are_told_apart() -> None:
     arguments = [{"command": command} for command in ("ls", "rm", "pwd")]
     ids = ["call_0", *(another_call_id("call_0", "Bash", args) for args in arguments[1:])]
     made = [ToolCallEvent(call=id, tool="Bash", args=args) for id, args in zip(ids, arguments, strict=True)]
-    recorded = RecordedEvents([*made, ToolResultEvent(call=ids[0]), ToolResultEvent(call=ids[2])], 0, 1)
+    recorded = ExistingEvents([*made, ToolResultEvent(call=ids[0]), ToolResultEvent(call=ids[2])], 0, 1)
     left = []
     for number, args in enumerate(arguments):
         call = {"type": "tool_use", "id": "call_0", "name": "Bash", "input": args}

@@ -107,7 +107,7 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
         await w.call("session.create", agent="a", session="s")
         live = await w.sessions.live("s")
         async with live.lock:
-            await live.commit(WriteRequest("test", "host"), (AppendChat(events),)).wait()
+            await live.submit(WriteRequest("test", "host"), (AppendChat(events),)).wait()
         assert live.state.turn == 1
         state = live.state
     async with world(tmp_path / "state") as w:

@@ -94,7 +94,7 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
             indexed = await world.indexer.index(live.mounts, "/", str(file), cause="edit")
             assert indexed.outcome == "updated"
             delta = file_operations.read_delta(live.state, indexed.object)
-            live.commit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
+            live.submit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
         file.write_text("3, nobody's")
         fake.write(str(file))
         await until_versions(world, id, 3)

@@ -86,7 +86,7 @@ class World:
             indexed = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
             delta = file_operations.read_delta(live.state, indexed.object)
             if delta or indexed.puts:
-                pending = live.commit(
+                pending = live.submit(
                     WriteRequest("file.index", "host"), delta, puts=indexed.puts,
                     signatures=indexed.signatures, floor_vt=indexed.floor_vt,
                 )  # fmt: skip
@@ -100,7 +100,7 @@ class World:
             found = await discover(self.indexer, live.mounts, "/", [str(path) for path in paths])
             puts = tuple(item.document for item in found if item.document is not None)
             delta = file_operations.discover_delta(live.state, [item.object for item in found if item.object])
-            await live.commit(WriteRequest("file.discover", "host"), delta, puts=puts).wait()
+            await live.submit(WriteRequest("file.discover", "host"), delta, puts=puts).wait()
 
 
 async def settled(answer: Any) -> Any:

@@ -165,7 +165,7 @@ async def test_typed_events_come_along_with_the_results_of_renamed_tool_calls(tm
         await record(a.w, "s1", "c", "made on a")
         await a.w.call("session.append", session="s1", events=events)
         billed = RecordUsage(1, "m", 10, 20, ((300, 30),), 40)
-        await (await a.w.sessions.live("s1")).commit(WriteRequest("session.usage", "host"), (billed,)).wait()
+        await (await a.w.sessions.live("s1")).submit(WriteRequest("session.usage", "host"), (billed,)).wait()
         await b.w.call("session.create", agent="b", session="other")
         await record(b.w, "other", "c", "made on b")
         await b.take(a)
