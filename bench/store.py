@@ -83,7 +83,7 @@ def generate(root: Path, rows: int, document: Callable[[int], Document] = conver
 def _add(
     connection: sqlite_file.Connection, backend: SqliteBackend, documents: Iterable[Document], first: int, chain: bytes
 ) -> bytes:
-    lines, versions, places = [], [], list[int | None]()
+    lines, versions, places = [], list[Version](), list[int | None]()
     for seq, document in enumerate(documents, first):
         id, session = document.id, session_of(document.id)
         put = journal.Put(id, encode_document(document), None)
@@ -93,8 +93,9 @@ def _add(
         b3 = journal.row_hash(*columns, body)
         chain = journal.link(chain, seq, b3)
         lines.append((seq, *columns, body, b3, chain))
-        versions.append(Version(id, at, seq, at, put.document))
-        places += journal.places((put,), len(body))
+        made, found = journal.versions((put,), at, seq, at, len(body))
+        versions += made
+        places += found
     sqlite_file.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", lines)
     backend.append(versions, places)
     return chain

@@ -58,6 +58,10 @@ may grow during a copy before writes wait for the copy."""
 CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
 
+FOLLOWERS_DELAY_S: Final = 0.4
+"""Seconds from a durable write until the followers of the journal are woken, so that they read several at once; up to
+twice as long while there are writes."""
+
 PURGE_RETRY_S: Final = 0.005
 """Seconds until the next step of a purge's removal while nothing is written; doubled each time a reader blocks it."""
 

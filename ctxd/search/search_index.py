@@ -36,10 +36,13 @@ STEP_ROWS: Final = 512
 STEP_BYTES: Final = 1024 * 1024
 """Characters of text after which a step ends: about 20 ms of processor time."""
 
-GATHER_S: Final = 0.4
-"""Seconds from a write until it is indexed, so that others join it; searches find it within a second."""
+START_S: Final = 0.4
+"""Seconds after a start until indexing begins."""
 
-BUSY_SHARE: Final = 0.1
+REOPENED_S: Final = 0.1
+"""Seconds between two checks whether a rebuilt index is open."""
+
+BUSY_SHARE: Final = 0.05
 """Maximum share of one processor that indexing takes while there are writes."""
 
 IDLE_SHARE: Final = 0.8
@@ -137,7 +140,7 @@ class SearchIndex:
             self.generation += 1
             try:
                 # After a start the first calls read a cold database, so they go before rows that are not indexed yet.
-                await self._clock.sleep(GATHER_S)
+                await self._clock.sleep(START_S)
                 if index.seq:
                     self._purged += await self._lane.run(texts.purges_after, index.seq)
                 await self._follow(store, follower, index, texts)
@@ -169,9 +172,8 @@ class SearchIndex:
                 await self._lane.run(index.empty_log)
             self._note_clean(index)
             with anyio.CancelScope() as self._idle:
-                if not self._rebuilding:
+                if not self._rebuilding and not self._purged:
                     await follower.wait(index.seq)
-            await self._pause(GATHER_S)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but only until a purge waits for its words to be erased."""
@@ -207,6 +209,7 @@ class SearchIndex:
             if write.purge is not None and write.purge.done is not None:
                 self._purged.append(PurgedEntities(write.purge.done.ids, write.purge.reclaimed is not None))
                 self._is_clean = False
+                self._idle.cancel()
                 self._pausing.cancel()
 
     def _note_clean(self, index: IndexFile) -> None:
@@ -233,7 +236,7 @@ class SearchIndex:
         while self.generation == before:
             if self._faults > faults:
                 raise CtxdError("store_unavailable", self._reason, hint="Free the disk or correct its permissions.")
-            await self._clock.sleep(GATHER_S)
+            await self._clock.sleep(REOPENED_S)
 
     def make_anew(self) -> None:
         """Start a rebuild because a search has found damage, unless the last one was recent."""

@@ -245,7 +245,7 @@ class LiveSession:
         self.store = store
         self.lineage = lineage
         self.at = at
-        self.session = session
+        self.session, self.chat_ref = session, chat_id(session)
         self.state = state
         self.settings = head.settings
         self.assembly = head.assembly
@@ -288,7 +288,7 @@ class LiveSession:
             state=settings.state,
             created_at=settings.created_at,
             updated_at=self.updated_at,
-            chat_ref=chat_id(self.session),
+            chat_ref=self.chat_ref,
             system_prompt_ref=system_prompt_id(self.session),
             turn_count=state.turn,
             workdir=settings.workdir,

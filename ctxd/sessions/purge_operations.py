@@ -112,7 +112,7 @@ async def purge(
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
         return proof
-    return msgspec.structs.replace(proof, residue=(*proof.residue, str(chat_id(live.session))))
+    return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
 
 
 async def _purge_imported(
@@ -201,7 +201,7 @@ async def purge_chat(
     If nothing is left to purge, nothing is written. Raises: CtxdError session_owned_elsewhere if the session moved to
     another host, which has its own copy, and those of the store. Cancel: the purge goes on.
     """
-    id = str(chat_id(live.session))
+    id = live.chat_ref
     async with live.lock:
         live.require_current()
         live.require_here()

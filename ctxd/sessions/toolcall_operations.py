@@ -20,7 +20,7 @@ from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.store.write_types import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
-from ctxd_protocol.ids import chat_id, toolcall_alias
+from ctxd_protocol.ids import toolcall_alias
 from ctxd_protocol.methods import toolcalls as toolcall_methods
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.secret_types import Secrets
@@ -50,7 +50,7 @@ class ToolcallOperations(OperationGroup):
         found = capture.secrets
         if events and found is not None and found.found:
             events = await captured(tx.guard, live.settings.secrets, events, confined=tx.is_confined)
-        make = partial(toolcall_document, live.state, live.session, params, found)
+        make = partial(toolcall_document, live.state, live.session, params, found, chat_ref=live.chat_ref)
         early = None
         if size > INLINE_CHARS_MAX:
             early = await self._kept(tx, params.id, size, make)
@@ -152,9 +152,11 @@ def toolcall_document(
     secrets: Secrets | None,
     id: str,
     *,
+    chat_ref: str,
     unresolved: tuple[str, ...] = (),
 ) -> Document:
-    """Build the document of the tool call ``id``. References in ``unresolved`` are not looked up in the index.
+    """Build the document of the tool call ``id`` of ``session``, whose chat is ``chat_ref``. References in
+    ``unresolved`` are not looked up in the index.
 
     Raises: CtxdError invalid_params for arguments without a canonical encoding.
     """
@@ -171,7 +173,7 @@ def toolcall_document(
             tool=params.tool,
             args=params.args,
             content=params.content,
-            chat_ref=chat_id(session),
+            chat_ref=chat_ref,
             status=params.status,
             args_display=params.args_display,
             file_refs=refs,

@@ -33,9 +33,12 @@ class Table(NamedTuple):
     pack: Callable[[bytes], bytes]
 
 
+JOURNAL_WALK: Final = "compressed:journal"
+"""Name of the walk over the journal."""
+
 _TABLES: Final = (
     Table(
-        "compressed:journal",
+        JOURNAL_WALK,
         "SELECT seq, length(body) FROM journal WHERE seq>? ORDER BY seq LIMIT ?",
         f"SELECT {journal.STORED} FROM journal WHERE seq=?",
         journal.STORED_BODY,
@@ -62,12 +65,12 @@ class PackedRows(NamedTuple):
 
 
 class Compression:
-    """The walk over both tables, on the connection that writes."""
+    """The walk over both tables, on the connection that writes. ``places`` has the last row examined of each table."""
 
     def __init__(self, connection: sqlite_file.Connection) -> None:
         self._connection = connection
-        self._places = {table.name: self._place(table) for table in _TABLES}
-        self._kept = dict(self._places)
+        self.places = {table.name: self._place(table) for table in _TABLES}
+        self._kept = dict(self.places)
 
     def _place(self, table: Table) -> int:
         found = self._connection.execute("SELECT CAST(value AS BLOB) FROM meta WHERE name=?", (table.name,)).fetchone()
@@ -75,16 +78,12 @@ class Compression:
         # A damaged position starts again at 0.
         return place if place < _PLACE_MAX else 0
 
-    def behind(self, seq: int) -> int:
-        """The number of journal rows up to ``seq`` not yet examined."""
-        return seq - self._places[_TABLES[0].name]
-
     def next(self) -> PackedRows | None:
         """Compress the next values, in memory. Returns: None at the end of both tables."""
         for table in _TABLES:
             last, size = 0, 0
             shorter: list[tuple[bytes, int]] = []
-            rows: list[Any] = self._connection.execute(table.looks, (self._places[table.name], _ROWS)).fetchall()
+            rows: list[Any] = self._connection.execute(table.looks, (self.places[table.name], _ROWS)).fetchall()
             for last, length in rows:
                 if not limits.COMPRESSED_BYTES_MIN <= (length or 0) <= limits.COMPRESSED_BYTES_MAX:
                     continue
@@ -109,15 +108,15 @@ class Compression:
 
     def went_on(self, step: PackedRows) -> None:
         """Move past ``step``, whose transaction is committed."""
-        self._places[step.table.name] = step.last
+        self.places[step.table.name] = step.last
 
     def must_keep(self) -> bool:
         """True if ``keep`` has to be called."""
-        return any(place - self._kept[name] > _UNKEPT_MAX for name, place in self._places.items())
+        return any(place - self._kept[name] > _UNKEPT_MAX for name, place in self.places.items())
 
     def keep(self) -> None:
         """Store the positions, in the open transaction."""
-        for name, place in self._places.items():
+        for name, place in self.places.items():
             self._keep(name, place)
 
     def _keep(self, name: str, place: int) -> None:

@@ -7,6 +7,7 @@ behind it, and is probed until it has room. A failed disk ends the loop: nothing
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from traceback import clear_frames
 from typing import Any, Final, Literal, TypeVar
@@ -99,13 +100,17 @@ class CommitQueue:
         landed: Callable[[Sequence[QueuedWrite]], None],
         lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
+        grown: Callable[[], None],
     ) -> None:
         """``landed`` is called with entries just after their ``Pending`` is resolved, ``lost`` with entries just before
-        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. None of the three may raise."""
+        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. ``grown`` is called after new entries,
+        once for those of ``FOLLOWERS_DELAY_S``. None of the four may raise."""
         self._health = health
         self._landed = landed
         self._lost = lost
         self._fault = fault
+        self._grown = grown
+        self._grown_due = inf
         self.queue: deque[QueuedWrite] = deque()
         """Accepted writes that are not in a transaction yet, in journal order."""
         self.queued_bytes = 0
@@ -182,16 +187,8 @@ class CommitQueue:
         """Commit queued writes, and do upkeep while there are none, until the disk fails. Stops the thread."""
         try:
             while True:
-                purge_delay = limits.PURGE_RETRY_S
-                idle_delay: float | None = limits.CHECKPOINT_IDLE_S
-                while not self.queue and self._failure is None:
-                    full, purging = self._health.code == "disk_full", self._journal_writer.purging
-                    self._wake = anyio.Event()
-                    with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
-                        await self._wake.wait()
-                        continue
-                    idle_delay = await self._do_upkeep(full=full, purging=purging)
-                    purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
+                if not self.queue:
+                    await self._idle()
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 if self._failure is not None:
                     raise self._failure
@@ -206,6 +203,10 @@ class CommitQueue:
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
                     await self._land(batch, chains)
+                    if (now := anyio.current_time()) >= self._grown_due:
+                        self._grown_due = inf
+                        self._grown()
+                    self._grown_due = min(self._grown_due, now + limits.FOLLOWERS_DELAY_S)
                     if self._journal_writer.compression_due:
                         await self._thread.call(self._journal_writer.compress)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
@@ -217,6 +218,24 @@ class CommitQueue:
             self._fail(self._clear(), "store_failed", str(failure), "not_applied")
         finally:
             self._thread.stop()
+
+    async def _idle(self) -> None:
+        """Do upkeep until a write or a failure comes."""
+        purge_delay, is_pause = limits.PURGE_RETRY_S, True
+        idle_delay: float | None = limits.FOLLOWERS_DELAY_S
+        while not self.queue and self._failure is None:
+            full, purging = self._health.code == "disk_full", self._journal_writer.purging
+            self._wake = anyio.Event()
+            with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
+                await self._wake.wait()
+                continue
+            self._grown_due = inf
+            self._grown()
+            if is_pause and not (full or purging):
+                is_pause, idle_delay = False, limits.CHECKPOINT_IDLE_S - limits.FOLLOWERS_DELAY_S
+                continue
+            idle_delay = await self._do_upkeep(full=full, purging=purging)
+            purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
 
     def _take_batch(self) -> Sequence[QueuedWrite]:
         """Remove and return the writes of the next transaction: at least one, and as many as its limits allow."""

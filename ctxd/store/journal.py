@@ -288,31 +288,21 @@ def read_versions(row: Row) -> list[Version]:
 
     Raises: ValueError if its body is damaged.
     """
-    return versions(decode_body(row.body).puts, row.vt, row.seq, row.tx_time)
+    return versions(decode_body(row.body).puts, row.vt, row.seq, row.tx_time, len(row.body))[0]
 
 
-def versions(puts: Iterable[Put], vt: int, seq: int, tx_time: int) -> list[Version]:
-    """Return the versions for the ``puts`` of row ``seq``; ``vt`` is the row's valid time."""
-    return [
-        Version(
-            put.id,
-            vt if put.valid_time is None else put.valid_time,
-            seq,
-            tx_time,
-            put.document or None,
-            put.content,
-        )
-        for put in puts
-    ]
+def versions(puts: Sequence[Put], vt: int, seq: int, tx_time: int, size: int) -> tuple[list[Version], list[int | None]]:
+    """Return the versions for the ``puts`` of row ``seq``, and the position of each one's document in the row's body,
+    which has ``size`` bytes; ``vt`` is the row's valid time.
 
-
-def places(puts: Sequence[Put], size: int) -> list[int | None]:
-    """Return the positions of the documents of ``puts`` in a body of ``size`` bytes.
-
-    None for a deletion, and for a document that is too small a part of a large body: reading it would mostly read
-    others, so it is stored a second time, with its version.
+    The position is None for a deletion, and for a document that is too small a part of a large body: reading it would
+    mostly read others, so it is stored a second time, with its version.
     """
-    return [
-        place if put.document and size <= max(_SMALL_BODY, _SHARE_MIN * len(put.document)) else None
-        for place, put in enumerate(puts)
-    ]
+    made: list[Version] = []
+    places: list[int | None] = []
+    for place, put in enumerate(puts):
+        id, document, content, valid_time = put.id, put.document, put.content, put.valid_time
+        made.append(Version(id, vt if valid_time is None else valid_time, seq, tx_time, document or None, content))
+        is_read_there = document and size <= max(_SMALL_BODY, _SHARE_MIN * len(document))
+        places.append(place if is_read_there else None)
+    return made, places

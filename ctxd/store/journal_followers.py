@@ -7,10 +7,32 @@ dies between processing a row and marking it gets the row again, so processing h
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+import anyio
+
 from ctxd.store.journal import Row
 
 PAGE_ROWS: Final = 256
 """Rows per read: few enough that a slow follower holds little in memory."""
+
+
+class JournalGrowth:
+    """The last row of the journal, as far as its followers were notified."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._grown = anyio.Event()
+
+    def note(self, seq: int) -> None:
+        """Resume the followers that wait for a row up to ``seq``, which is durable."""
+        if seq > self._seq:
+            self._seq = seq
+            self._grown.set()
+            self._grown = anyio.Event()
+
+    async def wait_beyond(self, seq: int) -> None:
+        """Return once followers were notified of a row after ``seq``. Cancel: safe."""
+        while self._seq <= seq:
+            await self._grown.wait()
 
 
 class Follower:
@@ -44,7 +66,8 @@ class Follower:
             await self._wait(at)
 
     async def wait(self, after: int) -> None:
-        """Return once a row after ``after`` is durable. Cancel: safe."""
+        """Return once a row after ``after`` is durable, within about ``FOLLOWERS_DELAY_S``, so that further rows can be
+        read with it. Cancel: safe."""
         await self._wait(after)
 
     def mark(self, seq: int) -> None:

@@ -25,7 +25,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
 from ctxd.store import commit_index, component_text_index, damage_checks, journal, migrations
 from ctxd.store import purge as purging
-from ctxd.store.compression import Compression
+from ctxd.store.compression import JOURNAL_WALK, Compression
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.state_directory import StateDir
 from ctxd.store.write_types import PurgeRequest, QueuedWrite
@@ -265,7 +265,8 @@ class JournalWriter:
                     self.finish_purges()
                 if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
                     self._looked = now
-                    self.compression_due = self._compression.behind(pending.seq) >= limits.COMPRESSION_BACKLOG_ROWS
+                    behind = pending.seq - self._compression.places[JOURNAL_WALK]
+                    self.compression_due = behind >= limits.COMPRESSION_BACKLOG_ROWS
                     self._require_space()
         except sqlite_file.DiskFull as error:
             self.shortage = error
@@ -381,8 +382,9 @@ class JournalWriter:
             chain = journal.link(chain, seq, b3)
             stored = sqlite_file.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
             rows.append((seq, *columns, stored, b3, chain))
-            versions += journal.versions(encoded.puts, vt, seq, tx_time)
-            places += journal.places(encoded.puts, len(body))
+            made, found = journal.versions(encoded.puts, vt, seq, tx_time, len(body))
+            versions += made
+            places += found
             contents |= encoded.contents
             signatures |= write.signatures
             knows += [(id, f"session:{write.session}") for id in write.knows]

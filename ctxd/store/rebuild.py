@@ -79,8 +79,8 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
 
 def _put(connection: sqlite_file.Connection, versions: SqliteBackend, row: journal.Row) -> None:
     body = journal.decode_body(row.body)
-    put = journal.versions(body.puts, row.vt, row.seq, row.tx_time)
-    versions.append(put, journal.places(body.puts, len(row.body)))
+    put, places = journal.versions(body.puts, row.vt, row.seq, row.tx_time, len(row.body))
+    versions.append(put, places)
     commit_index.fill(connection, versions, put)
     component_text_index.fill(connection, versions, put)
     session = f"session:{row.session}"

@@ -30,7 +30,7 @@ from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, Resend, replay_of
 from ctxd.store.journal import Row
-from ctxd.store.journal_followers import Follower
+from ctxd.store.journal_followers import Follower, JournalGrowth
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
@@ -84,7 +84,9 @@ class VersionStore:
         self._admissions: list[Callable[[], None]] = []
         self._listeners = Listeners()
         self._health = Health(self._listeners.health)
-        self._commits = CommitQueue(self._health, self._note_landed, self._note_lost, self._listeners.fault)
+        self._commits = CommitQueue(
+            self._health, self._note_landed, self._note_lost, self._listeners.fault, self._note_growth
+        )
         self.is_purging, self._settle = self._commits.is_purging, self._commits.settle
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
@@ -93,7 +95,7 @@ class VersionStore:
         self.next_seq = 1
         """Sequence of the write that is accepted next."""
         self._damage: dict[str, None] = {}
-        self._grown = anyio.Event()
+        self._growth = JournalGrowth()
         self._scrub = Scrub(clock, self._note_damage)
         self._large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
         self.keep, self.keep_content = self._large.keep, self._large.keep_content
@@ -161,6 +163,7 @@ class VersionStore:
         self._heads.durable = head.seq
         if head.seq:
             self._durable = Receipt(head.seq, head.chain.hex(), written.head_vt)
+            self._note_growth()
         for complaint in written.complaints:
             self._note_damage(complaint)
         if damage:
@@ -220,11 +223,13 @@ class VersionStore:
             for artifact in entry.encoded.artifacts:
                 artifact.used = True
         self._durable = batch[-1].pending.receipt
-        self._grown.set()
         self._heads.durable = batch[-1].pending.seq
         if self._heads.trim_due:
             self._heads.trim()
         self._listeners.durable([(entry.encoded.write, entry.pending) for entry in batch])
+
+    def _note_growth(self) -> None:
+        self._growth.note(0 if self._durable is None else self._durable.seq)
 
     def _forget(self, purged: Purged) -> None:
         """Drop purged texts and heads from the caches, except heads accepted since."""
@@ -575,16 +580,11 @@ class VersionStore:
         """Return the journal follower ``name``, positioned after its last mark; a new one starts at the first row.
         Raises and cancel: as ``get``."""
         after = await self._reading.run(answered, lambda: self._reader.follower_mark(name))
-        return Follower(name, after, self._rows_after, self._wait_beyond, self._keep_mark)
+        return Follower(name, after, self._rows_after, self._growth.wait_beyond, self._keep_mark)
 
     async def _rows_after(self, after: int, limit: int) -> list[Row]:
         self._health.require_readable()
         return await self._reading.run(answered, lambda: self._reader.rows_after(after, limit))
-
-    async def _wait_beyond(self, seq: int) -> None:
-        while self._durable is None or self._durable.seq <= seq:
-            self._grown = anyio.Event() if self._grown.is_set() else self._grown
-            await self._grown.wait()
 
     def _keep_mark(self, name: str, seq: int) -> None:
         self._journal_writer.marks = {**self._journal_writer.marks, name: seq}

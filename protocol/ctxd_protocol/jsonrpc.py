@@ -92,10 +92,14 @@ _SHAPES_MAX: Final = 1024
 
 _DIGITS: Final = bytes(48 if 48 <= byte < 58 else byte for byte in range(256))
 _LONG_NUMBER: Final = b"0" * len(str(SAFE_INTEGER_MAX))
+_EVERY_FOURTH: Final = _LONG_NUMBER[::4]
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{%d,}(?![0-9.eE])" % len(_LONG_NUMBER))
 _BRACKETS: Final = bytes.maketrans(b"{}[]", b"()()")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _MEMBERS: Final = ("jsonrpc", "method", "id", "params")
+_QUOTES_MIN: Final = 12
+"""Quotes of a request with all four members, params without quotes, and a number as its id."""
+
 _QUOTED_MEMBERS: Final = tuple(f'"{name}"'.encode() for name in _MEMBERS)
 
 
@@ -316,11 +320,14 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
         rest = frame[: -1 - size] + b"{}}"
     elif size > _SHORT_MAX:
         rest = _emptied(frame, params)
-    # Without backslashes, a repeated member occurs twice in quotes.
-    if b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1:
-        if closed and len(rest) > _ENVELOPE_BYTES_CLOSED_MAX:
+    # Without backslashes, all four members once make a fixed number of quotes, and a repeated one makes more.
+    kind = type(request.id)
+    quotes = _QUOTES_MIN if kind is int else _QUOTES_MIN + 2 if kind is str else 0
+    if not size or b"\\" in rest or rest.count(b'"') != quotes:
+        may_repeat = b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1
+        if may_repeat and closed and len(rest) > _ENVELOPE_BYTES_CLOSED_MAX:
             return _wide_envelope(frame)
-        if _repeated(_members(rest)):
+        if may_repeat and _repeated(_members(rest)):
             return _read_loose(frame, closed)
     plain = type(request.id) is int and -SAFE_INTEGER_MAX <= request.id <= SAFE_INTEGER_MAX
     if not plain and not _is_id(request.id):
@@ -345,7 +352,8 @@ def has_unsafe_integer(text: bytes) -> bool:
     is_outside = len(text) >= _LONG_MIN and b"\\" not in text
     if is_outside:
         text = _outside_strings(text)
-    if _LONG_NUMBER not in text.translate(_DIGITS):
+    # A number as long as ``_LONG_NUMBER`` has four in a row of every fourth byte, which is a quarter of the work.
+    if _EVERY_FOURTH not in text[::4].translate(_DIGITS) or _LONG_NUMBER not in text.translate(_DIGITS):
         return False
     return any(
         len(digits := token.removeprefix(b"-")) > len(_LONG_NUMBER) or int(digits) > SAFE_INTEGER_MAX

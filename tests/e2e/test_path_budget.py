@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,9 @@ RECORD = (30, 90)
 
 ASSEMBLE = (35, 130)
 """The same of ``context.assemble``."""
+
+PAUSE_S = 1.5
+"""Seconds after which a write comes alone: what follows the journal waits, and checks made once a second are due."""
 
 NOTICE = (38, 178)
 """The same from the change of a tracked file to the notice of a subscriber."""
@@ -86,7 +90,12 @@ def within(entered: Entered, budget: tuple[int, int]) -> None:
 
 def test_a_recorded_tool_call_stays_within_its_budget(daemon: Traced, wire: Wire) -> None:
     numbers = warm(wire, "recorded")
-    entered = fewest(lambda: daemon.enters(lambda: record(wire, "recorded", next(numbers))), RECORD)
+
+    def recorded() -> Entered:
+        time.sleep(PAUSE_S)
+        return daemon.enters(lambda: record(wire, "recorded", next(numbers)))
+
+    entered = fewest(recorded, RECORD)
     within(entered, RECORD)
     described = README.read_text().partition("## One call through the tree")[2].partition(" → the reply.")[0]
     assert {f"ctxd/{name}" for name in re.findall(r"`(\w+/\w+\.py)`", described)} <= entered.modules
@@ -114,4 +123,9 @@ def test_a_changed_file_reaches_its_subscriber_within_its_budget(daemon: Traced,
         assert wire.next()["method"] == "events.notice"
 
     change()
-    within(fewest(lambda: daemon.enters(change), NOTICE), NOTICE)
+
+    def changed() -> Entered:
+        time.sleep(PAUSE_S)
+        return daemon.enters(change)
+
+    within(fewest(changed, NOTICE), NOTICE)

@@ -65,7 +65,7 @@ def test_every_source_file_that_a_guide_names_exists(path: Path) -> None:
 def test_the_readme_maps_every_part_whose_files_are_not_named_after_commands_or_formats() -> None:
     parts = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "ctxd").glob("*/__init__.py")}
     mapped = set(re.findall(r"^\| `([\w/]+)/` \|", (ROOT / "README.md").read_text(), re.M))
-    assert parts - mapped == {"ctxd/commands", "ctxd/examples", "ctxd/observe"}
+    assert parts - mapped == {"ctxd/commands", "ctxd/examples", "ctxd/observe", "ctxd/service"}
 
 
 def test_the_figure_of_the_architecture_has_the_layers_of_the_import_contract() -> None:

@@ -209,7 +209,7 @@ def test_references_that_stay_unresolved_are_compared_once_each() -> None:
 
     refs = tuple(Reference(f"gone{n}") for n in range(500))
     params = ToolcallRecordParams(session="s", id="c", tool="Bash", content="", file_refs=tuple(map(str, refs)))
-    toolcall_operations.toolcall_document(SessionState(), "s", params, None, "c", unresolved=refs)
+    toolcall_operations.toolcall_document(SessionState(), "s", params, None, "c", chat_ref="chat:s", unresolved=refs)
     assert compared <= 4 * len(refs)
 
 
