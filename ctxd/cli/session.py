@@ -1,6 +1,7 @@
 """``ctx session``: list, show, start and end sessions."""
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -425,6 +426,12 @@ def _changed(run: Invocation, done: SessionResult | SessionResumeResult, more: s
         run.screen.line(f"{done.session.session} is {done.session.state}{more}")
 
 
+def _turns(found: SessionView) -> str:
+    if found.turn_count or found.recorded is None:
+        return count(found.turn_count)
+    return f"in its commits (ctx log {shlex.quote(found.session)})"
+
+
 def _show(run: Invocation, found: SessionView) -> None:
     if run.screen.as_json:
         run.screen.document(found)
@@ -440,7 +447,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         *([("began", moment(began))] if found.recorded and (began := found.recorded.began_at) is not None else []),
         ("created", moment(found.created_at)),
         ("updated", moment(found.updated_at)),
-        ("turns", count(found.turn_count)),
+        ("turns", _turns(found)),
         ("workdir", found.workdir),
         *_project_lines(found.project),
         *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),

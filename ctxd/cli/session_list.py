@@ -106,7 +106,7 @@ def ls(
                 each.agent,
                 each.state,
                 _name(each.project),
-                count(each.turn_count),
+                "" if each.harness and not each.turn_count else count(each.turn_count),
                 count(each.active_count),
                 count(each.index_count),
                 age(each.updated_at, now),

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from ctxd.formats.losses import Losses, args_text, event_text
-from ctxd.transcripts.opencode import error_text
+from ctxd.formats.provider_errors import provider_error
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "narrative-v1"
@@ -28,11 +28,7 @@ def passage(event: typed.Event, losses: Losses) -> str:
         case typed.ToolResultEvent():
             heading = "Tool failed" if event.is_error else "Tool result"
             text = _clipped(event.text, losses)
-        case typed.OpaqueEvent(kind="error", data={"message": str(message)}):
-            heading, text = "Error", message
-        case typed.OpaqueEvent(kind="message", data={"error": error}) if told := error_text(error):
-            heading, text = "Error", told
-        case typed.ResponseEvent(text="", meta={"errorMessage": str(message)}) if message:
+        case _ if message := provider_error(event):
             heading, text = "Error", message
         case typed.OpaqueEvent():
             losses.drop(event)

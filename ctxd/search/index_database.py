@@ -26,7 +26,7 @@ from ctxd_protocol.methods.search import SearchKind
 NAME: Final = "search.db"
 """The file's name in the folder of the index."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _TABLES: Final = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS
+from ctxd.formats.provider_errors import provider_error
 from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Content, Document, encode_content
 from ctxd.objects.kinds import is_purged
@@ -136,9 +137,12 @@ def event_texts(events: Iterable[Event]) -> Iterator[FoundText]:
                 found = FoundText(nth, "compaction", event.summary[:TEXT_CHARS_MAX])
             case _:
                 kind = next((kind for type, kind in _KINDS if isinstance(event, type)), None)
+                text = getattr(event, "text", "")
+                if error := provider_error(event):
+                    kind, text = "system", error
                 if kind is None:
                     continue
-                found = FoundText(nth, kind, getattr(event, "text", "")[:TEXT_CHARS_MAX])
+                found = FoundText(nth, kind, text[:TEXT_CHARS_MAX])
         if (found.text or found.call) and found.text != PURGED_TEXT:
             yield found._replace(at=event.at, turns=turns)
 

@@ -180,6 +180,7 @@ def test_an_imported_session_has_the_title_times_and_grants_of_its_transcript(
     assert (view.recorded.began_at, view.recorded.ended_at) == (1777629601000, 1777629609000)
     shown = ctx(daemon, "session", "show", session).stdout
     assert "granted   permission_mode acceptEdits\n" in shown
+    assert f"turns     in its commits (ctx log {session})\n" in shown
     # The old time is that of the list too, whenever it was imported.
     assert session in [row.session for row in client.session_list(until=1777629609000, limit=1000).sessions]
 

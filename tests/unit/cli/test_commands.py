@@ -51,6 +51,19 @@ def test_sessions_are_made_listed_shown_paused_resumed_and_closed(real, tmp_path
     assert real("session", "show", "nobody").code == 3
 
 
+@pytest.mark.requirement("LST-11")
+def test_a_session_of_a_harness_whose_turns_are_in_commits_is_not_listed_with_0(real, tmp_path):
+    id = real("session", "new", "imported", "--id", f"i-{tmp_path.name}", "-q").out.strip()
+
+    def turns() -> str:
+        head, row = real("session", "ls", "--agent", "imported").out.splitlines()
+        return row[head.index("TURNS") : head.index("ACTIVE")].strip()
+
+    assert turns() == "0"
+    assert real("session", "label", id, "harness=pi").code == 0
+    assert turns() == ""
+
+
 def test_a_session_that_tells_filesystems_apart_by_device_says_so(real):
     assert "devices   tell filesystems apart" in real("session", "new", "disks", "--detect-filesystems").out
     assert "tell filesystems" not in real("session", "new", "disks").out
