@@ -27,7 +27,6 @@ from langgraph.checkpoint.base import (
 
 from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
 from ctxd_client.adapters.langgraph_checkpoints import (
-    CHECKPOINT_ID_MAX,
     CheckpointFrame,
     CheckpointPlace,
     NewCheckpoint,
@@ -36,6 +35,7 @@ from ctxd_client.adapters.langgraph_checkpoints import (
     StateWalks,
     Threads,
     WritesFrame,
+    checked_id,
     nonce,
     shorten_field,
 )
@@ -77,7 +77,7 @@ class _Saver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
     ) -> tuple[NewCheckpoint, RunnableConfig]:
         thread, namespace = _place(config)
-        id = _checked_id(checkpoint["id"])
+        id = checked_id(checkpoint["id"])
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         kept = get_checkpoint_metadata(config, metadata)
         kind, state = self.serde.dumps_typed([rest, kept])
@@ -85,7 +85,7 @@ class _Saver(BaseCheckpointSaver[str]):
             channel: split(*self.serde.dumps_typed(value)) for channel, value in checkpoint["channel_values"].items()
         }
         parent = get_checkpoint_id(config)
-        parent = _checked_id(parent) if parent else None
+        parent = checked_id(parent) if parent else None
         run = kept.get("run_id")
         run = run if isinstance(run, str) else None
         summary = f"{kept.get('source', 'checkpoint')} step {kept.get('step', '?')}"[:200]
@@ -99,7 +99,7 @@ class _Saver(BaseCheckpointSaver[str]):
         return WritesFrame(
             thread=thread,
             namespace=namespace,
-            id=_checked_id(config["configurable"]["checkpoint_id"]),
+            id=checked_id(config["configurable"]["checkpoint_id"]),
             task=task_id,
             path=task_path,
             replaces=all(channel in WRITES_IDX_MAP for channel, _ in writes),
@@ -413,15 +413,6 @@ def _place(config: RunnableConfig) -> tuple[str, str]:
 
 def _config(thread: Any, namespace: str, id: str) -> RunnableConfig:  # noqa: ANN401 - as the caller gave it
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
-
-
-def _checked_id(id: Any) -> str:  # noqa: ANN401 - of a caller
-    """``id``, if valid for a checkpoint. Raises: ValueError."""
-    if not isinstance(id, str) or not 0 < len(id) <= CHECKPOINT_ID_MAX:
-        raise ValueError(
-            f"a checkpoint's id is {ascii(id)[:60]}: text of 1 to {CHECKPOINT_ID_MAX} characters is possible"
-        )
-    return id
 
 
 def _limit(limit: int | None) -> int:

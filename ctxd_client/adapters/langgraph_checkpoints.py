@@ -37,7 +37,7 @@ CHECKPOINT: Final = "langgraph-checkpoint-v1"
 WRITES: Final = "langgraph-writes-v1"
 """Formats of deltas."""
 
-CHECKPOINT_ID_MAX: Final = 256
+_CHECKPOINT_ID_MAX: Final = 256
 """Maximum length of a checkpoint's id, in characters."""
 
 _NAME_MAX: Final = 200
@@ -475,6 +475,15 @@ def _frame(new: NewCheckpoint, base: str | None, old: _ValuesAt) -> CheckpointFr
 
 def _size_of(state: _ValuesAt) -> int:
     return sum(value.size for value in state.values.values())
+
+
+def checked_id(id: Any) -> str:  # noqa: ANN401 - of a caller
+    """``id``, if valid for a checkpoint. Raises: ValueError."""
+    if not isinstance(id, str) or not 0 < len(id) <= _CHECKPOINT_ID_MAX:
+        raise ValueError(
+            f"a checkpoint's id is {ascii(id)[:60]}: text of 1 to {_CHECKPOINT_ID_MAX} characters is possible"
+        )
+    return id
 
 
 def shorten_field(text: str) -> str:
