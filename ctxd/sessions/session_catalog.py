@@ -104,8 +104,8 @@ class Filters:
         self.group: Group = "removed" if params.state == "removed" else "archived" if params.archived else "listed"
         """The sessions that are listed."""
         self._projects: dict[Project | None, bool] = {}
-        self.is_keyed = project is None and knowing is None and self.times is None and not self._text
-        """True if ``keys`` alone decide, so that a session with a key of each list passes."""
+        self.is_keyed = knowing is None and self.times is None and not self._text
+        """True if ``keys`` and ``is_of_project`` decide together whether a session passes."""
 
     def keys(self) -> Iterator[list[Key]]:
         """Yield lists of keys: each session that passes has at least one key of each list."""
@@ -134,14 +134,16 @@ class Filters:
             return False
         if self.knowing is not None and row.session not in self.knowing:
             return False
-        if self.project is not None and not self._is_of_project(row.project):
+        if not self.is_of_project(row.project):
             return False
         if not self._text:
             return True
         return any(self._text in part.casefold() for part in (row.preview, row.session, row.agent, row.title))
 
-    def _is_of_project(self, project: Project | None) -> bool:
-        assert self.project is not None, "only then it is asked for"
+    def is_of_project(self, project: Project | None) -> bool:
+        """True if sessions of ``project`` pass the filter by project, or if there is none."""
+        if self.project is None:
+            return True
         known = self._projects.get(project)
         if known is None:
             known = self._projects[project] = self.project.passes(project)
@@ -323,7 +325,10 @@ class Catalog:
         fewest = min(candidates, key=lambda each: each.size)
         places = self._index.walk(group, fewest, before)
         if filters.is_keyed and len(candidates) <= 2:
-            return places
+            if filters.project is None:
+                return places
+            heads = self._heads
+            return (place for place in places if filters.is_of_project(heads[place.session][0].settings.project))
         return (place for place in places if filters.passes(self.summary(place.session), group))
 
     def _left_out(self, filters: Filters, group: Group) -> int:
