@@ -62,7 +62,7 @@ nightly: setup
 	$(BIN)/python -m pytest $(REPORTED) -m nightly
 
 # A random sample of changes to the product, each of which a test has to notice. SAMPLE, SEED, SECONDS, and JSON=file are
-# options. An interrupted run goes on where it ended, with the same SEED.
+# options. An interrupted run continues where it ended, with the same SEED.
 mutation: setup
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(JSON),--json $(JSON))

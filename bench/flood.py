@@ -83,7 +83,7 @@ def flooding(box: Path, kind: str) -> Iterator[None]:
     with processor(-1), subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             yield
-            assert process.poll() is None, "the flood goes on"
+            assert process.poll() is None, "the flood continues"
         finally:
             process.kill()
 

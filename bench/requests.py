@@ -269,7 +269,7 @@ def judge(
     some.running += shown_share(live, context)
     some.repacks += context.repacked is not None
     if before is not None and context.stable_prefix is not None:
-        # The brackets that close a body cannot be kept: the next one goes on there.
+        # The brackets that close a body cannot be kept: the next one continues there.
         some.kept.append(min(1.0, (context.stable_prefix + CLOSING) / before.bytes))
 
 

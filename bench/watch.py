@@ -218,7 +218,7 @@ def burst(caller: Caller, file: Path) -> Figure:
     deadline = time.monotonic() + WAIT_S_MAX
     while f"write {BURST - 1}\n" != content(caller, str(resolved)):
         if time.monotonic() > deadline:
-            raise RuntimeError("the last write is no version")
+            raise RuntimeError("the last write is not a version")
         time.sleep(0.02)
     made = versions(caller, str(resolved)) - before
     detail = f"versions of {BURST:,} writes in {seconds:.2f} s, the last one among them"

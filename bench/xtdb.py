@@ -11,7 +11,7 @@ growth: O(1) a document.
 ``xtdb_down_ack``: p99 of acknowledged writes while the node stands still (SIGSTOP), over while it runs. Writes come at
 a fixed rate that leaves processors idle, since a node that runs takes its share of them.
 
-``xtdb_catchup``: how fast a backlog drains while 50 writes a second go on, over those 50.
+``xtdb_catchup``: how fast a backlog drains while 50 writes a second continue, over those 50.
 
 ``xtdb_bulk``: 10,000 objects as a session that comes from another host reads them, decoded to versions, over one bare
 query for the same documents, decoded and no more.

@@ -357,7 +357,7 @@ def _known(key: str, origin: str) -> Setting:
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5) or [
         name for name in _BY_KEY if name.rpartition(".")[2] == key.rpartition(".")[2]
     ]
-    advice = f"did you mean {near[0]!r}?" if near else "known are " + ", ".join(_BY_KEY)
+    advice = f"did you mean {near[0]!r}?" if near else "known settings: " + ", ".join(_BY_KEY)
     raise ConfigError(f"{_place(origin)}: there is no setting {key!r}; {advice}")
 
 

@@ -10,11 +10,11 @@ from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import Outcome
 
 REMEDIES: Final[dict[ErrorCode, str]] = {
-    "draining": "Connect again when it is back.",
-    "store_backlog_full": "Send it again a little later, with the same op_id.",
-    "store_unavailable": "Start the XTDB node, or wait until it answers; ctxd doctor shows its state.",
-    "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
-    "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
+    "draining": "Reconnect once the daemon runs again.",
+    "store_backlog_full": "Repeat the call a little later, with the same op_id.",
+    "store_unavailable": "Start the XTDB node, or wait until it responds; ctxd doctor shows its state.",
+    "disk_full": "Free space on the filesystem of the state directory; writes then resume automatically.",
+    "store_failed": "Check the disk of the state directory; then repeat the call with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
     "corrupt": "Run ctxd verify, which lists all damage; then restore a backup.",
 }

@@ -78,8 +78,8 @@ class Models:
             hint = "Add it to ~/.config/ctxd/models.toml" if len(self._files) == 1 else f"Add it to {self._files[-1]}"
             raise CtxdError(
                 "invalid_params",
-                f"unknown model {name!r}; known are {known}",
-                hint=f"{hint}, whose fields {self._files[0]} explains, and restart the daemon.",
+                f"unknown model {name!r}; known models: {known}",
+                hint=f"{hint} ({self._files[0]} explains the fields), and restart the daemon.",
             )
         return model
 
@@ -140,5 +140,5 @@ def _tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ModelsRefused(f"{path}: unknown key {unknown[0]!r}; every model is a table [models.NAME]")
     models = document.get("models", {})
     if not isinstance(models, dict) or not all(isinstance(fields, dict) for fields in models.values()):
-        raise ModelsRefused(f"{path}: models holds a value that is no table; every model is a table [models.NAME]")
+        raise ModelsRefused(f"{path}: models has a value that is not a table; every model is a table [models.NAME]")
     return models

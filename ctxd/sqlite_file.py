@@ -73,14 +73,14 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFI
 descriptor, in memory."""
 
 _DESCRIPTORS: Final = (
-    "Raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n); writes resume by themselves."
+    "Raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n); writes then resume automatically."
 )
 _REMEDIES: Final[dict[int | None, str]] = {
-    errno.EDQUOT: "Raise the disk quota of the daemon's user, or free space under it; writes resume by themselves.",
-    errno.EFBIG: "Raise the limit of a file's size (LimitFSIZE=, or ulimit -f); writes resume by themselves.",
+    errno.EDQUOT: "Raise the disk quota of the daemon's user, or free some of it; writes then resume automatically.",
+    errno.EFBIG: "Raise the limit of a file's size (LimitFSIZE=, or ulimit -f); writes then resume automatically.",
     errno.EMFILE: _DESCRIPTORS,
-    errno.ENFILE: "Raise fs.file-max, or close files of other programs; writes resume by themselves.",
-    errno.ENOMEM: "Free memory; writes resume by themselves.",
+    errno.ENFILE: "Raise fs.file-max, or close files of other programs; writes then resume automatically.",
+    errno.ENOMEM: "Free memory; writes then resume automatically.",
 }
 
 _DID_NOTHING: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})

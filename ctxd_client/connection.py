@@ -235,7 +235,7 @@ class AsyncConnection:
             if self._lost is not None:
                 raise ConnectionLost(self._lost.message, outcome="not_applied")
             if self._retired:
-                raise ConnectionLost("the daemon is going away", outcome="not_applied")
+                raise ConnectionLost("the daemon is stopping", outcome="not_applied")
         except BaseException:
             self._slots.release()
             raise

@@ -246,7 +246,7 @@ _REFUSALS: Final[dict[str, Callable[[str], str]]] = {
     "source_unreachable": lambda id: f"the file {id} cannot be read now. Read it with another tool.",
     "path_escapes_mount": lambda id: f"{id} lies outside your folders. Read it with another tool.",
     "purged": lambda id: f"the content of {id} was removed for good. Do the work without it.",
-    "invalid_params": lambda id: f"{id} is no id. {_LIST}",
+    "invalid_params": lambda id: f"{id} is not an id. {_LIST}",
     "unsupported": lambda id: f"{id} cannot be read here. Read it with another tool.",
 }
 """Texts for errors that the model's call caused, by code. The daemon's own messages may contain host paths."""
@@ -261,7 +261,7 @@ def refused(failure: CallFailed, asked: Arguments) -> ToolError | None:
             return None
         return ToolError(f"Error: {to_single_line(failure.message)}. {to_single_line(failure.hint)}")
     if isinstance(asked, ListArguments):
-        text = f"no list goes on after {quoted(asked.after)}. Call context_list without after."
+        text = f"no list continues after {quoted(asked.after)}. Call context_list without after."
         return ToolError(f"Error: {text}") if failure.code == "invalid_params" else None
     refusal = _REFUSALS.get(failure.code)
     return None if refusal is None else ToolError(f"Error: {refusal(quoted(asked.id))}")

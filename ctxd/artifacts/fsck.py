@@ -38,7 +38,7 @@ def page(store: ArtifactStore, cursor: str | None, limit: int) -> FsckPage:
     found = _CURSOR.fullmatch(cursor or "0" * 64)
     if found is None or found[4] not in (None, *TABLES):
         hint = "Send the next_cursor of the page before, or none for the first page."
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of artifact.fsck", hint=hint)
+        raise CtxdError("invalid_params", f"{cursor!r} is not a cursor of artifact.fsck", hint=hint)
     if found[4] is not None:
         following = TABLES[TABLES.index(found[4]) + 1 :]
         return FsckPage(0, 0, [], _table_faults(store, found[4]), f"index-{following[0]}" if following else None)

@@ -67,8 +67,8 @@ def planned_part(
         raise CtxdError(
             "source_unreachable",
             f"component {blocked.key} of session {live.session} cannot be read: {blocked.reason}",
-            hint="The first request of a session needs all of its components. Mend this one, or take it out of the"
-            " session's components, and send the request again.",
+            hint="The first request of a session needs every component. Fix the cause, or remove the component with"
+            " session.configure; then send the request again.",
             outcome="not_applied",
         ) from blocked
     return Planner(window, batch, rules=rules, differing=differing, tools=tools).plan()

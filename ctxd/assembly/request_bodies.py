@@ -247,7 +247,7 @@ class _Anthropic:
             case UserText() | AssistantText() | Update():
                 return {"type": "text", "text": _shown_text(item, self._renderer)}
             case SystemText():
-                raise AssertionError("system texts are no messages")
+                raise AssertionError("system texts are not messages")
 
     def _image(self, picture: Picture) -> dict[str, Any]:
         source = {"type": "url", "url": picture.url}
@@ -331,7 +331,7 @@ class _Responses:
                     output = [{"type": "input_text", "text": text}, *map(self._image, item.pictures)]
                 return {"type": "function_call_output", "call_id": item.call, "output": output}
             case SystemText():
-                raise AssertionError("system texts are no messages")
+                raise AssertionError("system texts are not messages")
 
     def _image(self, picture: Picture) -> dict[str, Any]:
         return {"type": "input_image", "detail": "auto", "image_url": _data_url(picture)}

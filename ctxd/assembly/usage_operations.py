@@ -102,7 +102,7 @@ def _of_plain(assembly: int, model: str, fields: _Fields) -> RecordUsage:
     if isinstance(written, dict):
         lives = fields.part("cache_write")
         if wrong := [life for life in written if not re.fullmatch("0|[1-9][0-9]{0,8}", str(life))]:
-            raise _refused(f"usage.cache_write.{str(wrong[0])[:40]} is no lifetime in seconds")
+            raise _refused(f"usage.cache_write.{str(wrong[0])[:40]} is not a lifetime in seconds")
         cache_write = {int(life): lives.tokens(life) for life in written}
     else:
         cache_write = {0: fields.tokens("cache_write", 0)}

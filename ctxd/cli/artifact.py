@@ -42,14 +42,15 @@ def artifact() -> None:
     examples="ctx artifact put build.log\ntar c src | ctx artifact put - --tag src/today",
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-@click.option("--policy", type=click.Choice(["default", "pin", "ephemeral"]), help="Whether and when it is collected.")
-@click.option("--media-type", metavar="TYPE", help="Kind of its bytes, such as text/plain.")
-@click.option("--tag", metavar="NAME", help="Name it, whatever had the name before.")
+@click.option("--policy", type=click.Choice(["default", "pin", "ephemeral"]), help="Policy for garbage collection.")
+@click.option("--media-type", metavar="TYPE", help="Media type, such as text/plain.")
+@click.option("--tag", metavar="NAME", help="Tag the artifact, and move the tag if it exists.")
 @common
 def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type: str | None, tag: str | None) -> None:
     """Store FILE, or standard input with -, and print its address.
 
-    A long one is sent in pieces. If the command is interrupted, run it again: of a file it sends only what is missing.
+    Long input is sent in pieces. After an interruption, run the command again: for a file, it sends only the missing
+    pieces; for standard input, it starts again.
     """
     with run.client() as client, input_file(file) as opened:
         first = opened.read(_PIECE_BYTES)
@@ -86,7 +87,7 @@ def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: b
         name = f"ctx-{found.st_dev:x}-{found.st_ino:x}-{size:x}-{found.st_mtime_ns:x}"
     offset = client.artifact_upload(name).offset if size else 0
     if offset:
-        run.screen.note(f"going on at {offset:,} of {size:,} bytes")
+        run.screen.note(f"resuming the upload at {offset:,} of {size:,} bytes")
         file.seek(offset)
         first = file.read(_PIECE_BYTES)
     while first:
@@ -198,11 +199,11 @@ def ls(run: Invocation, limit: int, cursor: str | None) -> None:
 @click.argument("artifact", required=False)
 @click.option("-d", "--delete", "--remove", "delete", is_flag=True, help="Remove the tag.")
 @click.option(
-    "--expect", metavar="ADDRESS", help="Only if the tag has this address now; '' only if there is no such tag."
+    "--expect", metavar="ADDRESS", help="Change the tag only if it has this address; '' only if it does not exist."
 )
 @common
 def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: str | None) -> None:
-    """Name ARTIFACT, or remove its name."""
+    """Tag ARTIFACT with TAG, or remove TAG."""
     if delete == (artifact is not None):
         raise click.UsageError("give an artifact, or -d")
     with run.client() as client:
@@ -218,7 +219,7 @@ def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: s
     cls=Command,
     examples="ctx artifact gc --dry-run\nctx artifact gc --grace 86400\nctx artifact gc --max-bytes 10000000000",
 )
-@click.option("--dry-run", is_flag=True, help="List them and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List the artifacts without removing them.")
 @click.option(
     "--grace",
     "grace_s",
@@ -227,7 +228,7 @@ def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: s
     show_default=True,
     help="Seconds that an artifact is kept after its last use.",
 )
-@click.option("--max-bytes", type=click.IntRange(min=0), help="Remove only until so many bytes are left.")
+@click.option("--max-bytes", type=click.IntRange(min=0), help="Stop once at most this many bytes are left.")
 @common
 def gc(run: Invocation, dry_run: bool, grace_s: int, max_bytes: int | None) -> None:
     """Remove artifacts that no version, tag or pin reaches."""
@@ -253,9 +254,9 @@ def gc(run: Invocation, dry_run: bool, grace_s: int, max_bytes: int | None) -> N
 @artifact.command(cls=Command, examples="ctx artifact fsck\nctx artifact fsck --json")
 @common
 def fsck(run: Invocation) -> int:
-    """Compare every stored byte of artifacts with its hash. Ends with 1 if one is damaged.
+    """Compare every stored byte of artifacts with its hash. Exits with 1 if an artifact is damaged.
 
-    A damaged artifact is named. Put the same bytes again to heal it, or restore a backup.
+    Damaged artifacts are listed. To repair one, put the same bytes again, or restore a backup.
     """
     checked = size = 0
     damaged: list[DamagedArtifact] = []

@@ -52,8 +52,8 @@ _BY_SIGNAL: Final = 128
 @click.option(
     "--session", "-s", metavar="SESSION", help="Session of the commits; its newest commit is continued by default."
 )
-@click.option("--new", "is_new", is_flag=True, help="Begin a new chain, although the session has commits.")
-@click.option("--template", default="", metavar="NAME", help="The kind of agent.")
+@click.option("--new", "is_new", is_flag=True, help="Begin a new chain even if the session has commits.")
+@click.option("--template", default="", metavar="NAME", help="Template of the agent.")
 @click.option("--ticket", default="", metavar="ID", help="The ticket that the agent works on.")
 @click.option("--thread", default="", metavar="ID", help="The thread that the agent works in.")
 @click.option(
@@ -83,12 +83,12 @@ def capture(
 ) -> None:
     """Run COMMAND, an agent that prints stream-json, and keep its conversation as a chain of context commits.
 
-    The output passes through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. While the daemon
-    is away the agent works on, and the commits follow once it is back. Those that cannot be delivered before --wait has
-    passed stay in a file, which the next capture delivers.
+    The output passes through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. COMMAND keeps
+    running while the daemon is unavailable; its commits are delivered when the daemon responds again. Commits not
+    delivered within --wait seconds after COMMAND ends are stored in a file, and the next `ctx capture` delivers them.
 
-    With --from, a transcript becomes a chain, and each of its sub-agents a chain that begins where it was spawned;
-    repeated, the import makes no commit twice.
+    With --from, a transcript becomes a chain of commits, and each sub-agent a chain that begins at the commit that
+    spawned it. A repeated import creates no duplicate commits.
     """
     if (bool(command), from_stdin, transcript is not None).count(True) != 1:
         raise Stop(USAGE, "give one of a command after --, --stdin and --from", symbol="invalid_params")

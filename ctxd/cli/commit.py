@@ -64,17 +64,17 @@ commit_argument = click.argument("commit", metavar="[COMMIT]", required=False, s
     "ctx checkpoint --format events-v1 --parent HEAD~1 --type compaction summary.cbor",
 )
 @click.argument("file", metavar="FILE|-")
-@click.option("--format", required=True, metavar="FORMAT", help="Its format, such as events-v1 or claude-code-v1.")
+@click.option("--format", required=True, metavar="FORMAT", help="Format of the delta, such as events-v1.")
 @click.option(
     "--parent",
     metavar="COMMIT",
     shell_complete=complete_commits,
-    help="Commit that it continues [default: the newest of the session].",
+    help="Commit that the delta continues [default: the newest of the session].",
 )
-@click.option("--root", is_flag=True, help="It continues no commit.")
+@click.option("--root", is_flag=True, help="Make the commit a root, without a parent.")
 @click.option("--type", "kind", type=click.Choice(get_args(CommitType)), default="delta", show_default=True)
 @click.option("--trigger", type=click.Choice(get_args(Checkpoint)), default="explicit", show_default=True)
-@click.option("-m", "--summary", default="", metavar="TEXT", help="What the agent understands now.")
+@click.option("-m", "--summary", default="", metavar="TEXT", help="Summary of the agent's current understanding.")
 @click.option("--template", default="", metavar="NAME", help="The agent's template.")
 @click.option("--ticket", default="", metavar="ID", help="The ticket that is worked on.")
 @click.option("--thread", default="", metavar="ID", help="The thread of the conversation.")
@@ -94,7 +94,7 @@ def checkpoint(
     thread: str,
     session: str | None,
 ) -> None:
-    """Commit the delta in FILE: what is new since the parent. '-' reads it from standard input."""
+    """Commit the delta in FILE, the new events since the parent; '-' reads it from standard input."""
     if root and parent is not None:
         raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
     with run.client() as client:
@@ -123,7 +123,7 @@ def checkpoint(
 
     if format not in DELTA_FORMATS:
         known = ", ".join(sorted(DELTA_FORMATS))
-        run.screen.note(f"format {format} is not known here: the delta is kept as it is, uncounted; known are {known}")
+        run.screen.note(f"unknown format {format}: the delta is stored unchanged, uncounted; known formats: {known}")
     if run.screen.as_json:
         run.screen.document(made)
     else:
@@ -248,13 +248,13 @@ def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
 
 @click.command(cls=Command, examples="ctx show\nctx show HEAD~1\nctx show ctx-1a2b3c4d --json")
 @commit_argument
-@click.option("--content/--no-content", default=True, help="With its messages, or without.")
+@click.option("--content/--no-content", default=True, help="Include or omit the messages.")
 @session_option
 @common
 def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
-    """Show COMMIT, by default the newest of the session: its metadata, and what it adds to its parent.
+    """Show COMMIT, by default the newest of the session: its metadata, and the content that it adds to its parent.
 
-    The id of an assembly, a context that a model was sent, shows that.
+    If COMMIT is the id of an assembly (a recorded context), show that assembly.
     """
     with run.client() as client:
         if commit is not None and is_context_id(commit) and not _is_commit(client, commit):
@@ -329,14 +329,14 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
 )
 @commit_argument
 @click.option(
-    "--stop", default="compaction", show_default=True, metavar="compaction|root|COMMIT", help="Where it begins."
+    "--stop", default="compaction", show_default=True, metavar="compaction|root|COMMIT", help="Oldest commit to read."
 )
 @click.option(
     "--format", metavar="FORMAT",
     help="Format of the context: events-v1, bureau-agent-v1, claude-code-v1, narrative-v1 or raw-v1 [default: that of "
-    "the commits]. Another one, such as codex-v1, is written only if all commits have it; else it is narrative-v1.",
+    "the commits]. Other formats, such as codex-v1, require that all commits have them; else narrative-v1 is written.",
 )  # fmt: skip
-@click.option("--counts", is_flag=True, help="The counts alone.")
+@click.option("--counts", is_flag=True, help="Print only the counts.")
 @click.option("-o", "--output", type=click.File("wb", lazy=True), metavar="FILE", help="Write the context to FILE.")
 @session_option
 @common
@@ -349,7 +349,7 @@ def materialize(
     output: BinaryIO | None,
     session: str | None,
 ) -> None:
-    """Print the context of COMMIT, by default the newest of the session: what an agent that continues there knows."""
+    """Print the context of COMMIT, by default the newest of the session: the conversation that an agent continues."""
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit
@@ -359,7 +359,7 @@ def materialize(
             content, made = _content(client, tip, last, format)
             if isinstance(content, bytes):
                 hint = "write it to a file: -o FILE; or read it: --format narrative-v1"
-                raise Stop(USAGE, f"a context in {made.format} is no text", hint=hint)
+                raise Stop(USAGE, f"a context in {made.format} is not text", hint=hint)
             run.screen.content(content)
         else:
             made = download(client, tip, last, format, (output or sys.stdout.buffer).write)
@@ -435,9 +435,9 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 @session_option
 @common
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
-    """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on.
+    """Tag COMMIT, by default the newest of the session, with NAME, which then identifies the commit.
 
-    Sessions have tags of their own: one name may be of a commit in each of them.
+    Tags belong to a session: another session can use the same NAME for one of its own commits.
     """
     if not delete and not is_tag(name):
         hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"

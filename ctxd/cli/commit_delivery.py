@@ -368,12 +368,12 @@ class CommitDelivery:
             note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
         if self._file is not None and stored:
             where = f"{count(stored, 'commit')} not delivered, stored in {self._file.path}"
-            note(f"ctx capture: {where}: {self._why()}; once that is mended, the next ctx capture delivers them")
+            note(f"ctx capture: {where}: {self._why()}; resolve this, and the next ctx capture delivers them")
         if lost:
             note(f"ctx capture: {count(lost, 'commit')} lost: {self._why()}")
 
     def _why(self) -> str:
-        return self._failure or "the daemon did not answer in time; run ctx doctor"
+        return self._failure or "the daemon did not respond in time; run ctx doctor"
 
 
 async def _is_hooked(client: "Client", queued: QueuedCommit) -> bool:

@@ -67,11 +67,11 @@ class _Options(NamedTuple):
         if past + sum(each is not None for each in made) > 1:
             raise Stop(USAGE, f"{_EXCLUSIVE} exclude each other", hint="choose one")
         if self.layout is not None and (past or any(each is not None for each in (self.diff, self.plan, self.why))):
-            raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
+            raise Stop(USAGE, "--layout applies only to a new assembly", hint="leave it out: recorded ones keep theirs")
         if self.model is not None and self.form is None:
-            raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
+            raise Stop(USAGE, "--model applies only to a request", hint="add --format, or leave it out")
         if self.is_recorded and self.form is None:
-            raise Stop(USAGE, "--record is of a request", hint="add --format, or leave it out")
+            raise Stop(USAGE, "--record applies only to a request", hint="add --format, or leave it out")
         if self.as_text and any(each is not None for each in made):
             raise Stop(USAGE, "--text excludes --format, --diff, --plan and --why", hint="leave it out")
 
@@ -97,17 +97,17 @@ class _Options(NamedTuple):
     "ctx context --commit HEAD\nctx context s1 --format anthropic-messages --model claude-sonnet-5",
 )
 @revision_argument
-@click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
-@click.option("--turn", type=click.IntRange(min=0), metavar="N", help="As the model saw it at turn N.")
-@click.option("--assembly", "number", type=click.IntRange(min=1), metavar="N", help="As assembly number N was.")
+@click.option("--text", "as_text", is_flag=True, help="Print the text of the context, unchanged if piped.")
+@click.option("--turn", type=click.IntRange(min=0), metavar="N", help="Show the context that the model saw at turn N.")
+@click.option("--assembly", "number", type=click.IntRange(min=1), metavar="N", help="Show recorded assembly N.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two assemblies: numbers, or revisions such as @~1.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
-@click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
-@click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
-@click.option("--record", "is_recorded", is_flag=True, help="Record the request, as the harness that sends it does.")
-@click.option("--why", metavar="ID", help="Why the newest window has an object or a PATH or not, and since when.")
-@click.option("--commit", metavar="COMMIT", help="The context of a commit, to read; a REV that is its id means it too.")
-@click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Show the request body for a provider's API.")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="Layout of the window; requests use append.")
+@click.option("--model", metavar="NAME", help="Model of the request [default: the model that replied last].")
+@click.option("--record", "is_recorded", is_flag=True, help="Record the request, as a harness's own call does.")
+@click.option("--why", metavar="ID|PATH", help="Explain why an object is or is not in the newest window, since when.")
+@click.option("--commit", metavar="COMMIT", help="Print the context of a commit as text; a commit id as REV does too.")
+@click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="List objects that a budget would drop.")
 @common
 def context(
     run: Invocation,
@@ -126,13 +126,14 @@ def context(
 ) -> None:
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
-    REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or the id of a context; see ctx --help. Looking at a live
-    session as it is now assembles its context, as its harness would, and the daemon records that. A turn or a time
-    means the newest request of that turn, the newest text if it has none; --why explains requests, if there are any.
+    REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or a context id; see ctx --help. For the current state of
+    a live session, the daemon assembles the context and records the assembly; the next request does not change. A turn
+    or a time selects the newest request of the turn, or its newest text if it has no request. --why considers only
+    requests if the session has any.
 
-    --format shows the session's next request and records nothing. With --record it is that request: the next one
-    continues it, and another model, provider or list of tools than the harness's breaks its prompt cache and begins a
-    context epoch. To see what the model got, name a turn or an assembly.
+    --format shows the session's next request and records nothing. --record also records it, so that the next request
+    continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
+    cache and begins a context epoch. To see a request that the model received, name a turn or an assembly.
     """
     options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded)
     options.require_compatible()
@@ -330,7 +331,7 @@ def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
         letter, colour = looks[each.section]
         name = f"{letter} {each.section:<15}"
         screen.line(
-            f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'entry'):>13}"
+            f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'block'):>13}"
         )
 
 
@@ -377,7 +378,7 @@ def _recorded(client: SyncClient, session: str | None, which: str) -> AssembledC
     digits = which.removeprefix("t")
     if not (digits.isascii() and digits.isdigit()) or which == "0":
         hint = "write its number, from 1 on, or a revision: ctx context --diff 3 @5"
-        raise Stop(USAGE, f"{which!r} is no assembly", hint=hint)
+        raise Stop(USAGE, f"{which!r} is not an assembly", hint=hint)
     key: AssemblyKey = {"number": int(digits)} if digits == which else {"turn": int(digits)}
     return client.context_show(session or session_id(client, None), **key, blocks=False)
 
@@ -387,5 +388,5 @@ def _tokens(text: str) -> int | None:
         return int(text.replace("_", "").replace(",", "")) if text else None
     except ValueError:
         raise Stop(
-            USAGE, f"--plan {text!r} is no number of tokens", hint="write --plan 8000, or --plan alone"
+            USAGE, f"--plan {text!r} is not a number of tokens", hint="write --plan 8000, or --plan alone"
         ) from None

@@ -9,13 +9,13 @@ from ctxd.click_support import Command, Stop
 
 
 @click.command(cls=Command, examples='ctx current\nctx current -s s1\ngit commit -m "in $(ctx current)"')
-@click.option("-s", "--session", metavar="SESSION", help="Of this session; else $CTXD_SESSION, else the socket's own.")
+@click.option("-s", "--session", metavar="SESSION", help="Session [default: $CTXD_SESSION, else that of the socket].")
 @common
 def current(run: Invocation, session: str | None) -> None:
-    """Print the id of the current context. Without one, exit with 3 and print nothing, or an empty value for --json.
+    """Print the id of the current context. Without a context, print nothing (--json: an empty value) and exit with 3.
 
-    It is the newest commit of the session; the daemon first commits what is new since the last one. $CTXD_CONTEXT_ID
-    wins; then $CTXD_CONTEXT_FILE, then the daemon, then current.json beside the socket. It takes no longer than 200 ms.
+    The current context is the newest commit of the session; the daemon first commits new events. Precedence:
+    $CTXD_CONTEXT_ID, $CTXD_CONTEXT_FILE, the daemon, current.json beside the socket. Takes at most 200 ms.
     """
     try:
         found = look(session, run.socket)

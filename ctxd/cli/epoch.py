@@ -28,8 +28,8 @@ def epoch() -> None:
 def show(run: Invocation, revision: str | None) -> None:
     """Show the system context that the model had received by REV, and the version of each file that it came from.
 
-    The baseline comes first, then each update in order. REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or
-    the id of a context; see ctx --help. Contexts in the layout append count; a request for a provider has it.
+    The baseline comes first, then each update in order. REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or a
+    context id; see ctx --help. Only assemblies in the layout append, which provider requests use, have an epoch.
     """
     with run.client() as client:
         found = _whole(client, locate(client, revision))

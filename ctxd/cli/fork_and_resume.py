@@ -22,12 +22,14 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import CheckpointPolicy, SessionOrigin, SessionView
 
-_id_option = click.option("--id", metavar="SESSION", help="The id of the new session; else the daemon chooses one.")
+_id_option = click.option("--id", metavar="SESSION", help="Id of the new session [default: chosen by the daemon].")
 _prompt_option = click.option(
-    "--system-prompt", metavar="TEXT", default="", help="Another system prompt; @FILE reads it from a file."
+    "--system-prompt", metavar="TEXT", default="", help="System prompt of the new session; @FILE reads it from a file."
 )
 _checkpoint_option = click.option(
-    "--checkpoint", type=click.Choice(get_args(CheckpointPolicy)), help="What the daemon commits by itself."
+    "--checkpoint",
+    type=click.Choice(get_args(CheckpointPolicy)),
+    help="Events after which the daemon commits the session.",
 )
 
 P = ParamSpec("P")
@@ -37,7 +39,7 @@ R = TypeVar("R")
 def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
     """Add ``--in`` and the options that depend on it."""
     for option in (
-        click.option("--exec", "execute", is_flag=True, help="With --in: run the harness instead of printing how to."),
+        click.option("--exec", "execute", is_flag=True, help="With --in: run the command instead of printing it."),
         click.option(
             "--cwd", metavar="DIR", help="With --in: the session's directory [default: the current directory]."
         ),
@@ -58,7 +60,7 @@ def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
     "export CTXD_SESSION=$(ctx fork ctx-1a2b3c4d -q)\nctx fork s1@12 --in claude --exec",
 )
 @click.argument("start", metavar="[COMMIT|REV]", required=False, shell_complete=complete_commits)
-@click.option("--agent", metavar="AGENT", help="Another template.")
+@click.option("--agent", metavar="AGENT", help="Template of the new session [default: that of the source].")
 @_prompt_option
 @_checkpoint_option
 @_id_option
@@ -76,12 +78,12 @@ def fork(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that continues from a commit, or from a session as it is or was, such as s1@12.
+    """Start a session that continues from a commit, or from a current or past state of a session, such as s1@12.
 
-    Without an argument it continues from the default session as it is. It has the settings of that session but for
-    those that are given; neither session sees what the other does from then on. The commit may be of any agent.
+    The default is the current state of the default session. The new session has the settings of the source except for
+    the options given here, and from then on the two sessions are independent. COMMIT may be a commit of any agent.
 
-    With --in a harness continues it: Claude Code, codex, pi or opencode, whichever harness it is from.
+    With --in, a harness continues the session: Claude Code, codex, pi or opencode, whichever harness wrote the source.
     """
     if harness is not None:
         _hand_over(run, harness, cwd, execute, lambda client: start_context(client, start), agent, id, system_prompt)
@@ -116,14 +118,14 @@ def resume(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that continues where the newest work ended: yours in this project, or that of PRINCIPAL in any.
+    """Start a session that continues the newest work: yours in this project, or PRINCIPAL's in any project.
 
-    This project is that of the current directory, or the package of it. The session it continues from is named.
-    Whatever its newest session has is committed first, so that nothing is lost after a crash of the agent. To take a
-    paused session up again as it is, use `ctx session resume`.
+    The project is that of the current directory; in a repository with several packages, only the package that contains
+    the directory counts. The command prints the session that it continues. New content of that session is committed
+    first, so that a crash of the agent loses nothing. To reactivate a paused session, use `ctx session resume` instead.
 
-    With --in a harness continues it, and the argument may be a commit or a moment of a session instead. From a commit
-    of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.
+    With --in, a harness continues the session, and the argument may also be a commit or a moment of a session. For a
+    commit of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.
     """
     if harness is not None:
         named = principal
@@ -150,7 +152,7 @@ def resume(
             if error.code != "commit_not_found" or principal is None or not _is_session(client, principal):
                 raise
             message = f"{principal} is a session, and ctx resume continues from the newest work of a principal"
-            hint = f"ctx fork {principal} starts a session from it, ctx session resume {principal} takes it up again"
+            hint = f"ctx fork {principal} starts a session from it, ctx session resume {principal} reactivates it"
             raise Stop(NOT_FOUND, message, hint=hint, symbol=error.code) from None
         origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
     _print_started(run, made, origin)
@@ -204,7 +206,7 @@ def _origin(client: SyncClient, made: SessionView) -> str | None:
 
 def _require_harness(cwd: str | None, execute: bool) -> None:
     if cwd is not None or execute:
-        raise Stop(USAGE, "--cwd and --exec are for a harness", hint="name one: --in claude")
+        raise Stop(USAGE, "--cwd and --exec apply only to a harness", hint="name one: --in claude")
 
 
 def _hand_over(

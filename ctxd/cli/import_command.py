@@ -42,17 +42,17 @@ _SAVED_S_MAX: Final = 5.0
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Read everything and report, but store nothing. Waiting events of hooks are not taken into account.",
+    help="Read everything and report, but store nothing. Ignores hook events that wait for the daemon.",
 )
-@click.option("--watch", is_flag=True, help="Continue until interrupted: import what is written as it is written.")
+@click.option("--watch", is_flag=True, help="Keep running and import new lines as they are written, until interrupted.")
 @common
 def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run: bool, watch: bool) -> None:
     """Import the sessions of HARNESS from PATH, a file or a folder, or from the places where HARNESS keeps them.
 
-    Each session becomes a chain of commits that hold its lines as they are, at the times at which they were written;
-    branches, sub-agents and forks become branches of it. Sources are only read. Repeated, an import reads what is new
-    and makes nothing twice. All that was left out is listed with the reason; a single file in which there is no session
-    makes the exit code 1. With --watch and --json, one JSON document a line.
+    Each session becomes a chain of commits with its unchanged lines and their original times. Branches, sub-agents and
+    forks become branches of the chain. The sources are not modified. A repeated import reads only new content and
+    creates no duplicate commits. Everything that is left out is listed with the reason. If PATH is a single file
+    without a session, the exit code is 1. With --watch and --json, prints one JSON document per line.
     """
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")

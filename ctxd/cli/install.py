@@ -65,17 +65,17 @@ def _harness_command(name: HarnessCommand) -> None:
         cls=Command,
         name=name,
         help=f"Capture the sessions of {title} live, from their next start on.\n\n"
-        "Adds hooks to its settings, and changes nothing else in them; a copy of the file is kept beside it. Run it"
-        " again after an update of ctxd. `ctx uninstall` removes exactly what was added.\n\n"
-        f"A session that began earlier has its history if `ctx import {name}` runs before the session is resumed.",
+        "Adds hooks to its settings, and changes nothing else in them; a copy of the file is kept beside it. Run the"
+        " command again after an update of ctxd. `ctx uninstall` removes exactly what was added.\n\n"
+        f"To keep the history of a session that began earlier, run `ctx import {name}` before you resume the session.",
         examples=f"ctx install {name}\nctx install {name} --dry-run\nctx install {name} --shorten 20000",
     )
-    @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
+    @click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
     @click.option(
         "--shorten",
         type=click.IntRange(min=_SHORTEN_LEAST),
         metavar="CHARS",
-        help="Show the model longer outputs of tools cut, with the id of the whole.",
+        help="Shorten tool outputs above CHARS for the model, and give the model the id of the full output.",
     )
     @common
     def connect(run: Invocation, dry_run: bool, shorten: int | None) -> None:
@@ -129,7 +129,7 @@ def _uninstall_command(name: HarnessCommand) -> None:
         "If nothing else has changed, the file is the same as before, byte for byte.",
         examples=f"ctx uninstall {name}\nctx uninstall {name} --dry-run",
     )
-    @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
+    @click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
     @common
     def disconnect(run: Invocation, dry_run: bool) -> None:
         _change(run, name, dry_run, lambda text, path: _restored(name, text, path))
@@ -146,8 +146,8 @@ for _name in HARNESS_OF:
 def git(run: Invocation, repo: Path, is_removed: bool) -> None:
     """Add a trailer "Context-Id: ID" to each commit that is made in a context.
 
-    Installs a commit-msg hook where git looks for one, in core.hooksPath as well; a hook that is there runs first. All
-    work trees of a repository have the same. A commit never fails because of it.
+    Installs a commit-msg hook in the hooks directory that git uses (core.hooksPath if set). An existing hook runs
+    first. All work trees of a repository share the hook. The hook never makes a commit fail.
     """
     _print_git(run, uninstall_git_hook(repo) if is_removed else install_git_hook(repo))
 

@@ -89,7 +89,7 @@ def serve(run: Invocation, session: str | None) -> None:
                     async for message in received:
                         while handlers.calls + answered.statistics().tasks_waiting_send >= REQUESTS_MAX:
                             await handlers.ended.wait()
-                        request = message if isinstance(message, SessionMessage) else _mended(message)
+                        request = message if isinstance(message, SessionMessage) else _repaired(message)
                         await (requests.send(request) if request is not None else sent.send(_refusal(message)))
 
             async def write() -> None:
@@ -110,7 +110,7 @@ def serve(run: Invocation, session: str | None) -> None:
         pass
 
 
-def _mended(error: Exception) -> SessionMessage | None:
+def _repaired(error: Exception) -> SessionMessage | None:
     """Return the message that could not be read because it has half a surrogate pair, as JavaScript writes it for a cut
     text, with a replacement character; None for other errors."""
     try:
@@ -122,7 +122,7 @@ def _mended(error: Exception) -> SessionMessage | None:
 
 
 def _refusal(error: object) -> SessionMessage:
-    """Return the reply to a message that is no request."""
+    """Return the reply to a message that is not a request."""
     is_json = not _unread(error, str)
     id = _unread(error, dict).get("id")
     code, message = (types.INVALID_REQUEST, "not a JSON-RPC request") if is_json else (types.PARSE_ERROR, "not JSON")

@@ -190,7 +190,7 @@ def _version(client: SyncClient, text: str | None, session: str | None) -> tuple
         return times_of(client, text, default=session)
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
         hint = "write a journal sequence, or a revision: ctx object diff OBJECT @~1 @"
-        raise Stop(USAGE, f"{text!r} is no version", hint=hint)
+        raise Stop(USAGE, f"{text!r} is not a version", hint=hint)
     return session, {"tx": int(text)}
 
 

@@ -34,30 +34,30 @@ _ARTIFACT: Final = "artifact:"
 )
 @object_argument
 @session_option
-@click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Of a chat only this turn; repeat it.")
-@click.option("--commits", is_flag=True, help="With a chat also every commit of its session.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Erase only this turn; repeatable.")
+@click.option("--commits", is_flag=True, help="With a chat, also erase every commit of its session.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @common
 def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, ...], commits: bool, yes: bool) -> int:
     """Permanently erase OBJECT's content, in every version.
 
-    OBJECT is a full id, a path, a commit (ctx-…), an artifact (artifact:ADDRESS), or chat:SESSION, whose turns stay
-    without their text. Commits that were captured, imported or checkpointed have their texts beside the chat: --commits
-    erases them too. Backups are not changed, nor are other objects with other text that quotes it:
-    `ctx scan --all --history` finds secrets in them, and `ctxd verify --absent FILE` searches every file of the state
-    directory. Ends with 1 if something of it is left.
+    OBJECT is a full id, a path, a commit (ctx-…), an artifact (artifact:ADDRESS), or chat:SESSION. A purged chat keeps
+    its turns without their text. Captured, imported and checkpointed commits store their text separately from the chat;
+    --commits erases that text too. Backups are not changed, and neither is other text that quotes the erased text:
+    `ctx scan --all --history` finds secrets in it, and `ctxd verify --absent FILE` searches every file of the state
+    directory. Exits with 1 if erased content may remain in the state directory.
     """
     is_chat = object.startswith(_CHAT)
     if turns and not is_chat:
-        raise click.UsageError("--turn is of a chat: give chat:SESSION")
+        raise click.UsageError("--turn applies only to a chat: give chat:SESSION")
     if commits and (turns or not is_chat):
-        raise click.UsageError("--commits goes with a whole chat: give chat:SESSION, without --turn")
+        raise click.UsageError("--commits applies only to a whole chat: give chat:SESSION, without --turn")
     with run.client() as client:
         socket = run.socket_path()
         try:
             id, what = _target(client, session, object, turns)
         except (NotFound, Stop):
-            # Only a waiting hook event may have it, which the daemon has not received.
+            # Only a hook event that the daemon has not received may have it.
             if not turns and yes and (waiting := erase(socket, (object, os.path.abspath(object)))):
                 return _erased_waiting(run, waiting)
             raise
@@ -76,15 +76,15 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
     else:
         _report(run, id, done, waiting, left)
     if not done.complete:
-        hint = "a verification or a backup still reads it; the rest is erased when that ends"
-        raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
+        hint = "if a verification or a backup is running, the daemon erases the files when it ends"
+        raise Stop(FAILURE, f"not yet erased: {', '.join(done.residue)}", hint=hint, symbol="residue")
     return OK
 
 
 def _require_confirmed(what: str) -> None:
     """Raises: Stop unless the user confirms the erasure of ``what``."""
     if not sys.stdin.isatty():
-        raise Stop(USAGE, f"standard input is no terminal to confirm the erasure of {what}", hint="add --yes")
+        raise Stop(USAGE, f"confirmation of the erasure of {what} needs a terminal", hint="add --yes")
     if not click.confirm(f"Erase {what}?", err=True):
         raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
 
@@ -97,8 +97,8 @@ def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, lef
     if waiting:
         run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
     if not done.complete:
-        run.screen.line(f"not yet erased: {', '.join(done.residue)}")
-    elif left:
+        return
+    if left:
         have = "has" if left == 1 else "have"
         run.screen.line(f"nothing of the chat is left; {count(left, 'commit')} of its session {have} other texts")
         run.screen.note(f"ctx purge {id} --commits erases them too; ctx log -s {id.removeprefix(_CHAT)} lists them")

@@ -145,7 +145,7 @@ def _of_context(client: SyncClient, revision: Revision, context: str, default: s
     with suppress(NotFound):
         commit = client.commit_show(context).commit
         if commit.session is None:
-            message = f"commit {context} is of no session"
+            message = f"commit {context} belongs to no session"
             raise Stop(NOT_FOUND, message, hint=f"ctx show {context} shows it", symbol="session_not_found")
         number = _newest_assembly(client, commit.session, commit.tx)
         return Located(commit.session, revision, commit.tx, number or None)

@@ -62,7 +62,8 @@ def parse(text: str, now_ms: int) -> Revision:
     if not text:
         return Revision()
     if len(text) > REVISION_CHARS_MAX:
-        raise Stop(USAGE, f"a revision of {len(text):,} characters; {REVISION_CHARS_MAX} are possible", hint=_FORMS)
+        message = f"the revision has {len(text):,} characters; the maximum is {REVISION_CHARS_MAX}"
+        raise Stop(USAGE, message, hint=_FORMS)
     literal = _SESSION.match(text) is not None
     if _CONTEXT.fullmatch(text):
         return Revision(context=text, literal=literal)

@@ -51,7 +51,7 @@ def scan(
     """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon: in files,
     tool calls, system prompts, setting entries, declared tools, and chats turn by turn.
 
-    Ends with 0 if there are none, with 8 if there are, with 1 if something could not be read.
+    Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """
     if paths and (session or everything):
         raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")

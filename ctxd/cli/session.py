@@ -151,12 +151,12 @@ def _whose(owner: SessionOwnerResult) -> str:
     "export CTXD_SESSION=$(ctx session new demo -q)",
 )
 @click.argument("agent")
-@click.option("--id", metavar="SESSION", help="The session's id; else the daemon chooses one.")
+@click.option("--id", metavar="SESSION", help="Id of the session [default: chosen by the daemon].")
 @click.option(
-    "--workdir", metavar="PATH", help="The agent's working directory [default: this one, by its --mount if it has one]."
+    "--workdir", metavar="PATH", help="The agent's working directory [default: the current one, mapped by --mount]."
 )
-@click.option("--mount", multiple=True, metavar="AGENT=HOST", help="A folder of the agent's, and what it is here.")
-@click.option("--detect-filesystems", is_flag=True, help="Tell filesystems of this host apart by their devices.")
+@click.option("--mount", multiple=True, metavar="AGENT=HOST", help="Map the agent's path AGENT to the host path HOST.")
+@click.option("--detect-filesystems", is_flag=True, help="Assign paths outside mounts to their device's filesystem.")
 @click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
 @click.option("--budget", type=click.IntRange(min=1), metavar="TOKENS", help="The token budget.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label.")
@@ -164,7 +164,7 @@ def _whose(owner: SessionOwnerResult) -> str:
     "--checkpoint",
     type=click.Choice(get_args(CheckpointPolicy)),
     default="none",
-    help="What the daemon commits by itself.",
+    help="Events after which the daemon commits the session.",
 )
 @click.option("--context", metavar="COMMIT|REV", help="Begin with this context: a commit, or a session such as s1@12.")
 @listing
@@ -250,7 +250,7 @@ def close(run: Invocation, session: str | None) -> None:
 )
 @revision_argument
 @click.option("--at", metavar="COMMIT", help="Continue from a commit of the session: an id, a tag, HEAD~2.")
-@click.option("--id", metavar="SESSION", help="The id of the new session; else the daemon chooses one.")
+@click.option("--id", metavar="SESSION", help="Id of the new session [default: chosen by the daemon].")
 @listing
 @common
 def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) -> None:
@@ -282,13 +282,13 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
 @sessions_argument
 @common
 def rm(run: Invocation, sessions: tuple[str, ...]) -> None:
-    """Move sessions to the trash: they are listed no more and take no writes.
+    """Move sessions to the trash: listings omit them, and they refuse writes.
 
-    `ctx session restore` brings them back, until `ctxd gc` empties the trash of those that were removed long ago.
+    `ctx session restore` restores them until `ctxd gc` erases them for good.
     """
     _each(run, sessions, lambda client, each: client.session_remove(each))
     if not run.screen.as_json:
-        run.screen.note("in the trash; ctx session restore brings back what is there")
+        run.screen.note("moved to the trash; ctx session restore restores sessions from it")
 
 
 @session.command(cls=Command, examples="ctx session restore s1\nctx session ls --state removed")
@@ -358,7 +358,7 @@ def _require_storable(file: Path, entry: Entry) -> None:
     """Raises: Stop if the event of ``entry`` does not fit in one call."""
     size = len(msgspec.json.encode(entry.event))
     if size > _EVENT_BYTES_MAX:
-        message = f"{file}:{entry.line}: an event of {size:,} bytes; {_EVENT_BYTES_MAX:,} are possible"
+        message = f"{file}:{entry.line}: the event has {size:,} bytes; the maximum is {_EVENT_BYTES_MAX:,}"
         raise Stop(FAILURE, message, hint="nothing was imported; remove the event from a copy", symbol="too_large")
 
 

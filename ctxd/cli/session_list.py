@@ -46,8 +46,8 @@ from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
     "or the end of one, or a root commit.",
 )
 @click.option("--file", metavar="PATH", help="Only sessions that have read, changed or named this file.")
-@click.option("--since", metavar="TIME", help="Only sessions that had an event since then: 2h, yesterday, a date.")
-@click.option("--until", metavar="TIME", help="Only sessions without an event after that.")
+@click.option("--since", metavar="TIME", help="Only sessions with an event after TIME: 2h, yesterday, a date.")
+@click.option("--until", metavar="TIME", help="Only sessions without an event after TIME.")
 @click.option("--label", metavar="KEY=VALUE", help="Only sessions with this label.")
 @click.option("--text", metavar="TEXT", help="Only sessions whose id, agent, title or preview has this text.")
 @click.option("--archived", is_flag=True, help="Archived sessions instead of the others.")
@@ -73,8 +73,8 @@ def ls(
 ) -> None:
     """List sessions, newest first; those in the trash with --state removed, archived ones with --archived.
 
-    A project is the same in every clone of its repository, and wherever its directory is. Of a repository with several
-    packages, a path in one means the sessions of that package.
+    A project is the same in all clones of its repository, wherever they are. If a repository has several packages, a
+    path inside a package selects the sessions of that package.
     """
     now = SystemClock().wall_ms()
     with run.client() as client:
@@ -165,7 +165,7 @@ def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
     _annotated(run, sessions, "listed", archived=False)
 
 
-@click.command(cls=Command, examples="ctx session title s1 'Mend the parser'\nctx session title s1 ''")
+@click.command(cls=Command, examples="ctx session title s1 'Fix the parser'\nctx session title s1 ''")
 @session_argument
 @click.argument("title")
 @common
@@ -218,9 +218,9 @@ def _annotated(run: Invocation, names: tuple[str, ...], what: str, **changes: An
 @click.argument("new", metavar="NEW", type=click.Path(exists=True, file_okay=False, resolve_path=True))
 @common
 def moved(run: Invocation, old: str, new: str) -> None:
-    """Note that the directory OLD is now NEW: its sessions become those of the project at NEW.
+    """Record that a project moved from OLD to NEW, so that its sessions belong to the project at NEW.
 
-    A repository of git is found again by itself, by its root commits and remotes.
+    A git repository needs no such record: ctxd recognises it by its root commits and remotes.
     """
     before = os.path.abspath(os.path.expanduser(old))
     with run.client() as client:

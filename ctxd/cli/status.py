@@ -13,7 +13,7 @@ from ctxd_protocol.status_types import DaemonStatus, ProjectionStatus, Sandboxes
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
 @common
 def status(run: Invocation) -> None:
-    """Show the state of the daemon. Exits with 5 when none answers."""
+    """Show the state of the daemon. Exits with 5 if no daemon responds."""
     with run.client() as client:
         found = client.daemon_status()
     if run.screen.as_json:

@@ -11,11 +11,11 @@ from ctxd.terminal import cell
 
 @click.command(cls=Command, examples="ctx watch\nctx watch s1 --after 0\nctx watch s1 --json | jq .path")
 @session_argument
-@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this journal sequence.")
+@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Start after this journal sequence.")
 @click.option("--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N notices.")
 @common
 def watch(run: Invocation, session: str | None, after: int | None, most: int | None) -> None:
-    """Follow the notices to SESSION until interrupted. With --json, one JSON document a line.
+    """Follow the notices for SESSION until interrupted. With --json, prints one JSON document per line.
 
     --timeout limits single calls, not the time without notices.
     """

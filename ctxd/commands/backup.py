@@ -23,7 +23,7 @@ from ctxd.formatting import count
 @state_dir_option
 @config_option
 def backup(directory: Path, as_json: bool, state_dir: Path | None, config: Path | None) -> None:
-    """Copy the state to DIRECTORY, which is made or empty. A daemon may be running.
+    """Copy the state to DIRECTORY, which must be new or empty. A daemon may be running.
 
     \b
     Examples:

@@ -26,29 +26,29 @@ _REASONS: Final = {
 
 
 class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of click have no parameters
-    name = "length of time"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Return a length of time, given as a number with a unit, in milliseconds."""
+        """Return a duration, given as a number with a unit, in milliseconds."""
         found = _LENGTH.fullmatch(str(value))
         if found is None:
-            self.fail(f"{value!r} is no length of time: write 90d, 12h, 30m.", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 90d, 12h, 30m.", param, ctx)
         return int(found[1]) * _UNIT_MS[found[2]]
 
 
 @click.command()
-@click.option("--keep", type=_Length(), metavar="TIME", default="90d", show_default=True, help="A time such as 90d.")
-@click.option("--dry-run", is_flag=True, help="Report only.")
-@click.option("--force", is_flag=True, help="Trust the clock where the journal does not confirm an age.")
+@click.option("--keep", type=_Length(), metavar="TIME", default="90d", show_default=True, help="Age: 90d, 12h, 30m.")
+@click.option("--dry-run", is_flag=True, help="Report only; change nothing.")
+@click.option("--force", is_flag=True, help="Accept ages by the host's clock that the journal does not confirm.")
 @click.option("--socket", type=AbsolutePath(), help="The daemon's socket [default: the configured one].")
 @json_option
 @config_option
 def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool, config: Path | None) -> None:
-    """Erase sessions that were moved to the trash more than --keep ago, and move those idle for longer to the trash.
+    """Erase sessions trashed longer than --keep ago, and move sessions idle for longer than --keep to the trash.
 
-    The daemon has to run. What others still reach stays: files, artifacts, tool calls that other sessions know, and
-    commits, except those that the daemon made by itself and nothing else reaches. `ctx session restore` brings back a
-    session from the trash until it is erased.
+    Requires a running daemon. Files, artifacts, commits, and tool calls that other sessions share are kept. Commits
+    that the daemon made automatically are erased unless a tag, a session or a kept commit refers to them.
+    `ctx session restore` restores a session from the trash until it is erased.
 
     \b
     Examples:

@@ -45,7 +45,7 @@ def migrate(
     state_dir: Path | None,
     config: Path | None,
 ) -> None:
-    """Bring the state directory to the current schema, or to another store. The daemon has to be stopped.
+    """Bring the state directory to the current schema, or to another store. The daemon must be stopped.
 
     Without --to: the database is copied to state.db.before-N beside it and then migrated, as a start of the daemon
     also does.

@@ -22,7 +22,8 @@ from ctxd.commands.xtdb_projection import ProjectionTarget, end, find_target, pe
 @click.option(
     "--absent",
     type=click.File("rb"),
-    help="Also search every file of the state directory for the lines of this file; - is standard input.",
+    metavar="FILE",
+    help="Also search every file of the state directory for the lines of FILE; - is standard input.",
 )
 @url_option
 @json_option
@@ -38,9 +39,9 @@ def verify(
 ) -> None:
     """Recompute every hash, the chain, and every table from the journal. A daemon may be running.
 
-    With --store the XTDB node has to answer; 69 if it does not.
+    With --store, the XTDB node must be reachable; otherwise the exit code is 69.
 
-    With --absent the exit code is 1 if a file holds one of the lines: after a purge, give the erased text.
+    With --absent FILE, the exit code is 1 if any file contains a line of FILE. After a purge, pass the erased text.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path),
-    help="Where the node is installed; $CTXD_XTDB_HOME, or the user's data directory, if left out.",
+    help="Directory of the installation [default: $CTXD_XTDB_HOME, else the user's data directory].",
 )
 
 
@@ -41,9 +41,9 @@ def xtdb() -> None:
 @json_option
 @_directory_option
 def install_node(as_json: bool, directory: Path | None) -> None:
-    """Bring XTDB with Maven, check every jar, and compile. Parts that exist already are kept.
+    """Download XTDB with Maven, verify every jar, and compile the node. Existing files are reused.
 
-    It needs a JDK (17 or 21) and Maven, and takes about a minute.
+    Requires a JDK (17 or 21) and Maven; takes about a minute.
 
     \b
     Examples:
@@ -63,13 +63,11 @@ def install_node(as_json: bool, directory: Path | None) -> None:
 
 @xtdb.command("run")
 @click.option("--config", default="rocksdb", show_default=True, help="memory, rocksdb, postgres, or a file of EDN.")
-@click.option(
-    "--socket", type=click.Path(path_type=Path), help="Where to listen; as configured (store.url) if left out."
-)
-@click.option("--tcp", metavar="HOST:PORT", help="Listen there instead. Whoever reaches it may read and write it all.")
-@click.option("--data", type=click.Path(path_type=Path), help="Where the node keeps its data.")
-@click.option("--heap", default="2g", show_default=True, help="The most memory for the JVM's heap.")
-@click.option("--java-option", "java_options", multiple=True, help="One more option of the JVM; may be given again.")
+@click.option("--socket", type=click.Path(path_type=Path), help="Socket to listen on [default: store.url].")
+@click.option("--tcp", metavar="HOST:PORT", help="Listen on TCP instead. Every client of the port has full access.")
+@click.option("--data", type=click.Path(path_type=Path), help="Directory of the node's data.")
+@click.option("--heap", default="2g", show_default=True, help="Maximum heap of the JVM.")
+@click.option("--java-option", "java_options", multiple=True, help="Option for the JVM; repeatable.")
 @_directory_option
 def run_node(
     config: str,
@@ -82,8 +80,8 @@ def run_node(
 ) -> None:
     """Run the node in the foreground until SIGTERM.
 
-    "postgres" takes its database from CTXD_XTDB_PG_HOST, _PORT, _DATABASE, _USER and _PASSWORD. In a file of your own,
-    #ctxd/data "name" is a directory below --data, and #ctxd/env "NAME" a variable of the environment.
+    "postgres" uses the database in CTXD_XTDB_PG_HOST, _PORT, _DATABASE, _USER and _PASSWORD. In a file of your own,
+    #ctxd/data "name" is a directory below --data, and #ctxd/env "NAME" an environment variable.
 
     \b
     Examples:
@@ -113,13 +111,13 @@ def run_node(
 
 
 @xtdb.command("check")
-@click.option("--url", help="unix:/path or http://host:port; as configured (store.url) if left out.")
+@click.option("--url", help="unix:/path or http://host:port [default: store.url].")
 @json_option
 @_directory_option
 def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     """Check Java, the installation and the node.
 
-    Of a running node: version, socket, ingester, flushing and lag. Ends with 0 if all is well, else with 1.
+    For a running node, checks version, socket, ingester, flushing and lag. Exits with 0 if all is well, else with 1.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 url_option = click.option(
-    "--store-url", help="Where the XTDB node is: unix:/path or http://host:port [default: as configured]."
+    "--store-url", help="Address of the XTDB node: unix:/path or http://host:port [default: store.url]."
 )
 
 
@@ -57,7 +57,7 @@ def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     except GivenUp as error:
         raise Stop(error.exit_code, str(error)) from error
     except KeyboardInterrupt:
-        raise Stop(INTERRUPTED, "interrupted; run it again to go on") from None
+        raise Stop(INTERRUPTED, "interrupted", hint="run the command again: it continues") from None
     finally:
         progress("")
 
@@ -88,7 +88,7 @@ def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoRetu
 
 
 @click.command("rebuild-xtdb")
-@click.option("--force", is_flag=True, help="Also into a node that holds something else under this journal's name.")
+@click.option("--force", is_flag=True, help="Rebuild under a new journal name if the node's rows differ.")
 @url_option
 @json_option
 @state_dir_option
@@ -96,11 +96,11 @@ def end(as_json: bool, report: "Comparison", *lines: str, **more: Any) -> NoRetu
 def rebuild_xtdb(
     force: bool, store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None
 ) -> None:
-    """Put the whole journal into an XTDB node, and compare. The daemon has to be stopped.
+    """Project the whole journal to an XTDB node, then compare the two. The daemon must be stopped.
 
-    The node is to be an empty one, or one that a rebuild was interrupted on: it goes on there. One that has all of it
-    is only compared. One that holds what this journal does not is refused, unless forced: then the journal takes a new
-    name and is put there whole. Nothing is erased; the rows under the old name are not read again.
+    An empty node is filled; an interrupted rebuild continues; a complete node is only compared. A node that has other
+    rows under this journal's name is refused. With --force, the journal gets a new name and is projected again in full
+    under that name. Nothing is erased, and rows under the old name are no longer read.
 
     \b
     Examples:
@@ -124,9 +124,10 @@ def rebuild_xtdb(
 def requeue(
     rows: tuple[int, ...], store_url: str | None, as_json: bool, state_dir: Path | None, config: Path | None
 ) -> None:
-    """Put the journal rows ROWS, or all that were left out, into the XTDB node. The daemon has to be stopped.
+    """Retry the quarantined journal rows ROWS, by default all of them, at the XTDB node. The daemon must be stopped.
 
-    "ctx status" names them, and why. Ends with 1 if the node still does not take one.
+    While the daemon runs, `ctx status` lists the quarantined rows with the reasons. Exits with 1 if the node still
+    refuses a row.
 
     \b
     Examples:
@@ -137,7 +138,7 @@ def requeue(
 
     at = find_target(state_dir, store_url, config)
     outcome = perform(lambda: put_back(at.root, at.url, rows))
-    lines = [f"row {seq}: {reason or 'is there now'}" for seq, reason in outcome.items()] or ["no row is left out"]
+    lines = [f"row {seq}: {reason or 'accepted by the node'}" for seq, reason in outcome.items()]
     items = [{"seq": seq, "reason": reason} for seq, reason in outcome.items()]
-    show(as_json, {"items": items}, "\n".join(lines))
+    show(as_json, {"items": items}, "\n".join(lines or ["no row is quarantined"]))
     sys.exit(int(any(outcome.values())))

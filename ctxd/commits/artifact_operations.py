@@ -254,7 +254,7 @@ class Artifacts:
         prefix = given.removeprefix("art-").lower()
         if len(prefix) > _ADDRESS_DIGITS or not prefix or set(prefix) - set("0123456789abcdef"):
             hint = "Give hex digits of its address, or tag:NAME."
-            raise CtxdError("invalid_params", f"{given!r} is no address of an artifact", hint=hint)
+            raise CtxdError("invalid_params", f"{given!r} is not the address of an artifact", hint=hint)
         if len(prefix) == _ADDRESS_DIGITS:
             return prefix
         found = await self._store.read_artifacts(lambda artifacts: artifacts.matching(prefix, _CANDIDATES + 1))

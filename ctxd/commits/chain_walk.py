@@ -60,7 +60,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
             ids = await store.read_index(lambda connection: commit_index.chain(connection, self.tip, last=last))
             if not ids or ids[-1] != last:
                 message = (
-                    f"commit {self.stop} is no ancestor of {commit_id(self.tip)}: {len(ids)} commits were followed"
+                    f"commit {self.stop} is not an ancestor of {commit_id(self.tip)}: {len(ids)} commits were followed"
                 )
                 raise CtxdError("invalid_params", message, hint="commit.history has the ancestors.")
             inside = frozenset(ids)

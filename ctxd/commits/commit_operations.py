@@ -157,7 +157,7 @@ class Commits(CommitReads):
             raise CtxdError("invalid_params", message, hint="Send delta or delta_base64.", outcome="not_applied")
         held = await self.store.hold_artifact(params.artifact)
         if held.size > DELTA_BYTES_MAX:
-            message = f"the delta has {held.size:,} bytes, {DELTA_BYTES_MAX:,} are possible"
+            message = f"the delta has {held.size:,} bytes; the maximum is {DELTA_BYTES_MAX:,}"
             raise CtxdError("too_large", message, hint="Commit it in several parts.", outcome="not_applied")
         return held
 

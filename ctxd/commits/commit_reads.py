@@ -354,7 +354,8 @@ def _parsed(cursor: str | None) -> tuple[int, int] | None:
         return None
     at, dot, number = cursor.partition(".")
     if not (dot and all(part.isascii() and part.isdigit() and len(part) < 20 for part in (at, number))):
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of commits", hint="Give next_cursor as it was.")
+        hint = "Pass next_cursor of the previous page unchanged."
+        raise CtxdError("invalid_params", f"{cursor!r} is not a cursor of commits", hint=hint)
     return min(int(at), SAFE_INTEGER_MAX), min(int(number), SAFE_INTEGER_MAX)
 
 

@@ -167,7 +167,7 @@ async def a_kill(client: Client, daemon: DemoDaemon, builder: Agent, teller: Tel
 
 async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
     """The turn continues where it was interrupted, and the past can be read."""
-    teller.scene("The turn goes on")
+    teller.scene("The turn continues")
     _, step = await builder.step()
     context, last = await builder.step()
     teller.say(f"builder: {step.text} ... {last.text}")

@@ -23,7 +23,8 @@ class UnreadableDelta(ValueError):
 
 
 def _refused(_value: object, _immutable: bool) -> Any:  # noqa: ANN401 - the signature of cbor2's callbacks
-    raise UnreadableDelta("references within an item (tags 25, 28, 29 and 256) are refused: few bytes of them expand")
+    message = "CBOR references (tags 25, 28, 29 and 256) are refused, because a few bytes could expand without bound"
+    raise UnreadableDelta(f"{message}; encode the values without references")
 
 
 def _as_tag(tag: int) -> Callable[[Any, bool], CBORTag]:

@@ -139,7 +139,7 @@ class EventSpool:
         return None
 
     def erase(self, name: str) -> None:
-        """Remove the event ``name``; a directory of that name is set aside. Raises: OSError."""
+        """Remove the event ``name``; a directory of that name is renamed to ``damaged-TIME``. Raises: OSError."""
         try:
             os.unlink(name, dir_fd=self._folder)
         except IsADirectoryError:
@@ -167,7 +167,7 @@ class EventSpool:
 
     def note_lost(self, reason: str) -> None:
         """Note that an event was dropped, for ``ctx doctor``, unless a person closed or removed its session. Ignores
-        errors: delivery goes on without the note."""
+        errors: delivery continues without the note."""
         if reason in ("session_closed", "session_removed"):
             return
         try:

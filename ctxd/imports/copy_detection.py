@@ -260,7 +260,7 @@ class CopyDetector:
 
     def cut(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
         """End the deltas of ``plan`` after the last line, as an earlier import did. Within a copy, that import has
-        committed the held lines: they are added here unless the copy goes on."""
+        committed the held lines: they are added here unless the copy continues."""
         if self._plan is None:
             yield from plan.flush()
         else:

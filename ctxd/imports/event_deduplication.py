@@ -142,13 +142,14 @@ class ExistingEvents:
         return all(self._met[key] >= times for key, times in self._required.items())
 
     def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
-        """True for a delta without a message, if the session continues another's commit and has none of its own yet:
-        the delta would become its newest commit."""
+        """True for a delta without a message that would become the session's newest commit and so hide its context: the
+        session continues a commit of another session and has none of its own yet."""
         is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued
         return is_empty and self.newest is not None and not self._has_commits
 
     def complete(self, whole: int) -> None:
-        """Import the first ``whole`` bytes of the source for the first time, including what the session has."""
+        """Mark the first ``whole`` bytes of the source for import, including the events that the session has. Then
+        ``is_completed`` is true, and the session continues from the chain of this import."""
         # What a hand-over wrote is the beginning of the session, and is no event of it.
         self._has_first_line = self.written > 0
         self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True

@@ -37,7 +37,7 @@ class SourceState(msgspec.Struct, array_like=True):
     record ended a delta. ``commits``: the id of each commit made from it, by key. ``unrecorded``: the bytes that were
     imported before the session had events of its own. ``continued``: the commit of the session that lines after those
     events continue, empty for none. ``number``: the position in the order of first imports, 0 before the first: a later
-    source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is no copy.
+    source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is not a copy.
     ``newest``: the last commit of its main chain, empty if it has none of its own. ``whole``: the bytes that were
     imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
     of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,

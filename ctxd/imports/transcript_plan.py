@@ -85,7 +85,7 @@ class TranscriptPlan:
         """The newest time so far in the conversation, or in the sub-agent whose source it is, in ms since 1970."""
         self._oldest: int | None = None
         self.branch_points: list[int] = []
-        """The line after which each branch of the conversation begins, or goes on when it is returned to; -1 for
+        """The line after which each branch of the conversation begins, or continues after a return to it; -1 for
         none."""
         self._continued, self._summaries = set[int](), set[int]()
         self._place = 0  # Of the line that is added.
@@ -498,7 +498,7 @@ def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iter
 
 
 def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
-    """Go on after the message ``leaf``, or anew without it: later records that name it follow this one."""
+    """Continue after the message ``leaf``, or anew without it: later records that name it follow this one."""
     if plan.keeps_cuts or plan._agent or (plan.existing is not None and not plan.existing.is_within):
         return
     main, place = plan._main, plan._ids.place(leaf)

@@ -338,7 +338,7 @@ class Indexer:
 def _why_not_readable(mounts: MountTable, source: Source) -> str:
     file = filesystem_source(source)
     if file is None:
-        return "no sandbox reads what is no file of its mounts"
+        return "it is not a file in a mount of the sandbox"
     if mounts.by_device:
         return f"it lies on filesystem {file.filesystem_id[:12]}, which is not at that path of the host"
     return "no mount of the session contains it, so that only its agent can read it"

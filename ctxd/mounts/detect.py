@@ -82,13 +82,13 @@ def _container(text: str) -> _Container:
 def _why_no_directory_of_the_host(entry: dict[str, Any]) -> str | None:
     kind = entry.get("Type")
     if not _is_absolute(entry.get("Destination")):
-        return "its destination is no absolute path"
+        return "its destination is not an absolute path"
     if kind == "volume" and entry.get("Driver", "local") != "local":
         return f"a volume of driver {entry.get('Driver')}, which need not lie on the host"
     if kind not in ("bind", "volume"):
-        return f"{kind} is no directory of the host"
+        return f"{kind} is not a directory of the host"
     if not _is_absolute(entry.get("Source")):
-        return "its source is no absolute path of this host"
+        return "its source is not an absolute path of this host"
     return None
 
 
@@ -107,8 +107,9 @@ def from_mountinfo(text: str) -> Detected:
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
-        hint = "Give the bytes of /proc/self/mountinfo as os.fsdecode gives them."
-        raise CtxdError("invalid_params", "the mountinfo text holds what no bytes are read as", hint=hint) from error
+        hint = "Decode the bytes of /proc/self/mountinfo with os.fsdecode."
+        message = "the mountinfo text contains characters that cannot come from os.fsdecode"
+        raise CtxdError("invalid_params", message, hint=hint) from error
     try:
         lines = mounts_in(text)
     except ValueError as error:
@@ -133,15 +134,15 @@ def _why_no_bind(line: Mounted) -> str | None:
     if line.mount_point == "/":
         reason = "the sandbox's own root"
     elif line.filesystem in _IN_MEMORY:
-        reason = f"{line.filesystem} is no directory of the host"
+        reason = f"{line.filesystem} is not a directory of the host"
     elif line.filesystem == "overlay":
         reason = "an overlay's files have no one path on the host"
     elif line.root == "/":
         reason = f"a whole {line.filesystem} filesystem, whose path on the host is unknown"
     elif line.filesystem == "btrfs":
-        reason = "Btrfs tells a path within its subvolumes, not on the host"
+        reason = "Btrfs reports a path within its subvolume, not on the host"
     elif line.root.endswith("//deleted"):
-        reason = "what was mounted is deleted"
+        reason = "the mounted directory was deleted"
     elif line.mount_point in _OWN_FILES:
         reason = "the runtime's own file"
     else:
@@ -151,7 +152,7 @@ def _why_no_bind(line: Mounted) -> str | None:
 
 def _why_no_path(line: Mounted) -> str | None:
     if ".." in line.root.split("/"):
-        return "what was mounted lies outside the root that this was read in"
+        return "the mounted directory is outside the root of the process that read mountinfo"
     if not (_is_absolute(line.root) and _is_absolute(line.mount_point)):
         return "its paths are not absolute"
     if not (_is_text(line.root) and _is_text(line.mount_point)):

@@ -189,7 +189,7 @@ def _check_length(path: str) -> None:
 def mount_prefix(path: str) -> str:
     """Normalise a mount's prefix; the root becomes an empty string. Raises: CtxdError invalid_path."""
     if not path.startswith("/"):
-        raise CtxdError("invalid_path", f"mount prefix {path[:100]!r} is no absolute path")
+        raise CtxdError("invalid_path", f"mount prefix {path[:100]!r} is not an absolute path")
     return normalise(path).rstrip("/")
 
 

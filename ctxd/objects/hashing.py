@@ -96,7 +96,7 @@ def _write_list(value: Any, emit: Any) -> None:  # noqa: ANN401
 def _write_dict(value: dict[Any, Any], emit: Any) -> None:  # noqa: ANN401
     for key in value:
         if not isinstance(key, str):
-            raise ValueError(f"key {key!r} is no text")
+            raise ValueError(f"key {key!r} is not text")
     emit(b"{")
     for place, key in enumerate(sorted(value, key=_utf16_order)):
         if place:

@@ -112,7 +112,7 @@ async def _cursor(node: Node, rows: Rows, report: Comparison) -> Cursor | None:
     if cursor.seq < report.head_seq:
         report.note("warning", f"the node lacks the newest {count(report.head_seq - cursor.seq, 'row')}")
     for seq in cursor.quarantined:
-        report.note("warning", f"row {seq} is left out of the node: ctxd requeue puts it there")
+        report.note("warning", f"row {seq} is quarantined: ctxd requeue retries it")
     return cursor
 
 

@@ -63,7 +63,7 @@ def describe_node_failure(url: str, error: XtdbFailure) -> GivenUp:
     if isinstance(error, Refused):
         return GivenUp(f"{url} refuses: {error}", exit_code=EXIT_UNAVAILABLE)
     remedy = "start it with ctxd xtdb run, or name another with --store-url"
-    return GivenUp(f"{url} does not answer: {error}; {remedy}", exit_code=EXIT_UNAVAILABLE)
+    return GivenUp(f"{url} does not respond: {error}; {remedy}", exit_code=EXIT_UNAVAILABLE)
 
 
 @asynccontextmanager
@@ -172,11 +172,11 @@ async def _watched(
         if status.state == "stopped":
             raise GivenUp(status.reason, exit_code=EXIT_REFUSED)
         if faults:
-            raise GivenUp(f"the projection broke off: {faults[0]!r}", exit_code=1)
+            raise GivenUp(f"the projection failed: {type(faults[0]).__name__}: {faults[0]}", exit_code=1)
         if status.seq != seq:
             seq, since = status.seq, clock.monotonic()
         elif clock.monotonic() - since > patience_s:
-            raise GivenUp(status.reason or "the node gets no further", exit_code=EXIT_UNAVAILABLE)
+            raise GivenUp(status.reason or f"no progress at the node for {patience_s:g} s", exit_code=EXIT_UNAVAILABLE)
         await clock.sleep(POLL_S)
 
 
@@ -201,7 +201,7 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
     """Put the quarantined rows ``seqs`` of the journal in ``root``, or all of them if it is empty, and remove them from
     the cursor's list. No daemon may run on it.
 
-    Returns: for each row, why it is still left out; empty if it is at the node. Raises: StateDirError; GivenUp.
+    Returns: for each row, why the node still refuses it; empty if it is at the node. Raises: StateDirError; GivenUp.
     Cancel: safe.
     """
     try:
@@ -209,7 +209,8 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
             cursor = await _fenced(node, rows)
             wanted = seqs or cursor.quarantined
             if strange := set(wanted) - set(cursor.quarantined):
-                raise GivenUp(f"row {min(strange)} is not left out", exit_code=1)
+                message = f"row {min(strange)} is not quarantined; run ctxd requeue without ROWS to retry all"
+                raise GivenUp(message, exit_code=1)
             fences = Fences(await in_thread(rows.scan, FENCES))
             outcome: dict[int, str] = {}
             for seq in wanted:

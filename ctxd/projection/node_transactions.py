@@ -357,7 +357,7 @@ class Stream:
         Raises: Stopped if the node refuses that as well, or too many rows are listed; XtdbFailure.
         """
         if len(self._tip.quarantined) >= QUARANTINED_MAX:
-            raise Stopped(f"{QUARANTINED_MAX} rows are left out already; the next one would be {piece.seq}: {reason}")
+            raise Stopped(f"{QUARANTINED_MAX} rows are quarantined already; the next would be {piece.seq}: {reason}")
         after = advance(self._tip, piece.seq, piece.chain, leaving_out=True)
         try:
             tx_id, at = await self._append(after, ())

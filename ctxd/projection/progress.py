@@ -350,7 +350,7 @@ class Progress:
 
     @property
     def quarantined(self) -> tuple[int, ...]:
-        """Rows left out."""
+        """Rows that the node refused."""
         return () if self.cursor is None else self.cursor.quarantined
 
     def begin(self, node: Node, cursor: Cursor, tx_id: int) -> None:

@@ -162,9 +162,10 @@ class Projection:
             while True:
                 try:
                     wait_s = await self._attempt()
-                except Exception as error:  # noqa: BLE001 - the journal goes on even if the projection fails
+                except Exception as error:  # noqa: BLE001 - the journal continues even if the projection fails
                     fault(error)
-                    self._progress.state, self._progress.reason = "failed", f"the projection broke off: {error!r}"
+                    reason = f"the projection failed: {type(error).__name__}: {error}"
+                    self._progress.state, self._progress.reason = "failed", reason
                     wait_s = RECHECK_S
                 self._progress.node = None
                 await self._clock.sleep(wait_s)
@@ -371,5 +372,5 @@ class Projection:
         if progress.quarantined:
             some: list[Any] = list(progress.quarantined[:3])
             listed = ", ".join(f"{seq} ({progress.reasons.get(seq, 'for unknown reason')})" for seq in some)
-            reasons.append(f"{count(len(progress.quarantined), 'row')} left out: {listed}")
+            reasons.append(f"{count(len(progress.quarantined), 'row')} quarantined: {listed}")
         return "; ".join(reasons)

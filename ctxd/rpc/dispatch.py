@@ -29,7 +29,7 @@ there on it runs under the deadline of its call. A write marks its request as su
 """
 
 Misfit = msgspec.DecodeError | UnicodeDecodeError | TypeError
-"""Raised by ``MethodEntry.decode`` for params that are no object with the method's members."""
+"""Raised by ``MethodEntry.decode`` for params that are not an object with the method's members."""
 
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 

@@ -68,8 +68,8 @@ class BatchAnswers:
         if answer is not None:
             encoded = _encode_one(answer, self._log)[:-1]
             if len(encoded) > MEMBER_BYTES_SMALL and self.size + len(encoded) > BATCH_BYTES_MAX:
-                message = f"with this answer the batch's would be longer than {BATCH_BYTES_MAX} bytes"
-                hint = "Send this call by itself, or fewer in one batch."
+                message = f"with this reply the batch reply would exceed {BATCH_BYTES_MAX:,} bytes"
+                hint = "Send this call alone, or fewer calls in a batch."
                 encoded = encode(refuse(answer.id, error_object("too_large", message, hint=hint)))[:-1]
             self.size += len(encoded)
             self._answers.append(msgspec.Raw(encoded))
@@ -81,7 +81,7 @@ def _no_method(method: str) -> ErrorObject:
     """The error for a method that this connection may not call, or that does not exist."""
     if method not in METHODS:
         return error_object("method_not_found", "there is no such method here", hint="rpc.discover lists the methods.")
-    message = f"this connection may not call {method}: it is a sandbox's, or was granted certain methods only"
+    message = f"this connection may not call {method}: its socket or its grants exclude the method"
     return error_object("method_not_found", message, hint="hello lists its methods; the host's socket has all.")
 
 
@@ -121,8 +121,8 @@ def _encode_short(answer: Answer, log: FilteringBoundLogger, bytes_max: int) -> 
     frame = _encode_one(answer, log)
     if len(frame) <= bytes_max or isinstance(answer, list):
         return frame
-    message = f"the answer has {len(frame):,} bytes, {bytes_max:,} are sent to a sandbox at most"
-    return encode(refuse(answer.id, error_object("too_large", message, hint="Ask for less, or for smaller pages.")))
+    message = f"the reply has {len(frame):,} bytes; the limit for a sandbox is {bytes_max:,}"
+    return encode(refuse(answer.id, error_object("too_large", message, hint="Request less, or smaller pages.")))
 
 
 class InFlightCall(msgspec.Struct, eq=False):

@@ -31,7 +31,7 @@ def bind_socket(path: Path, *, gid: int | None = None) -> socket.socket:
     Raises: StateDirError if the path is too long, in use by a live daemon or not a socket, or not writable.
     """
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-        message = f"the socket path {path} has {len(os.fsencode(path))} bytes, {SOCKET_PATH_BYTES_MAX} are possible"
+        message = f"the socket path {path} has {len(os.fsencode(path))} bytes; the maximum is {SOCKET_PATH_BYTES_MAX}"
         raise StateDirError(f"{message}; choose a shorter one", exit_code=EXIT_USAGE)
     try:
         _make_folder(path.parent)

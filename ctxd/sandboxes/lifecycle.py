@@ -292,14 +292,14 @@ class Sandboxes:
         if len(self._known) >= SANDBOXES_MAX:
             raise CtxdError(
                 "too_large",
-                f"there are {SANDBOXES_MAX} sandboxes",
+                f"there are {SANDBOXES_MAX} sandboxes, the maximum",
                 hint="Release those that are no longer needed.",
                 outcome="not_applied",
             )
         if any(known.principal == wanted.principal for known in self._known.values()):
             raise CtxdError(
                 "principal_exists",
-                f"another sandbox is {wanted.principal}",
+                f"principal {wanted.principal} belongs to another sandbox",
                 hint="Each sandbox has a principal of its own; leave it out for a new one.",
                 outcome="not_applied",
             )
@@ -317,8 +317,8 @@ class Sandboxes:
         except TimeoutError as error:
             raise CtxdError(
                 "source_unreachable",
-                "the file system of a mount does not answer",
-                hint="Send it again once it does, or mount another directory.",
+                "the file system of a mount does not respond",
+                hint="Repeat the call once it responds, or mount another directory.",
                 outcome="not_applied",
             ) from error
         return mounts
@@ -338,8 +338,8 @@ class Sandboxes:
             if wanted.methods and (settings.detect_filesystems or settings.filesystem_id == host):
                 raise CtxdError(
                     "invalid_params",
-                    f"the files of session {session} are the host's own",
-                    hint="Make it with a filesystem_id of the sandbox's own, or grant the sandbox nothing.",
+                    f"session {session} uses the host's filesystem, which a sandbox with grants may not",
+                    hint="Create the session with a filesystem_id of its own, or register the sandbox without grants.",
                     outcome="not_applied",
                 )
 

@@ -100,7 +100,7 @@ def require_plain_roots(mounts: tuple[Mount, ...], kept: Sequence[str]) -> None:
         if _is_kept_away(named, kept) or _is_kept_away(_led_to(named), kept):
             raise CtxdError(
                 "invalid_path",
-                f"a sandbox is not given {mount.canonical_prefix}",
+                f"{mount.canonical_prefix} cannot be mounted in a sandbox: system and daemon directories are excluded",
                 hint="Mount the directory of a project.",
                 outcome="not_applied",
             )

@@ -50,7 +50,7 @@ class Directories:
         if size > SOCKET_PATH_BYTES_MAX:
             raise CtxdError(
                 "unsupported",
-                f"the path of a sandbox's socket would have {size} bytes, {SOCKET_PATH_BYTES_MAX} are possible",
+                f"the path of a sandbox's socket would have {size} bytes; the maximum is {SOCKET_PATH_BYTES_MAX}",
                 hint="Give the daemon's own socket a shorter path.",
                 outcome="not_applied",
             )

@@ -34,7 +34,7 @@ def parse(text: str, file: str | None = None) -> Query:
     if not terms:
         raise _refused(f"the query {_shown(text)} has no word")
     if len(terms) > QUERY_TERMS_MAX:
-        raise _refused(f"the query has {len(terms)} words and phrases, {QUERY_TERMS_MAX} are possible")
+        raise _refused(f"the query has {len(terms)} words and phrases; the maximum is {QUERY_TERMS_MAX}")
     any_of, all_of = " OR ".join(terms), " AND ".join(terms)
     if file is not None:
         if not has_word(file):

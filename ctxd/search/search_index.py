@@ -226,7 +226,7 @@ class SearchIndex:
     # --- what others ask
 
     async def rebuild(self) -> None:
-        """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild goes on.
+        """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild continues.
 
         Raises: CtxdError ``store_unavailable`` if the file cannot be made; it is tried again."""
         before, faults = self.generation, self._faults

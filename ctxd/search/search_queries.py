@@ -198,7 +198,7 @@ class SearchQueries:
             raise
 
     async def rebuild(self) -> wire.SearchRebuildResult:
-        """Start a rebuild of the index. Cancel: safe; the rebuild goes on."""
+        """Start a rebuild of the index. Cancel: safe; the rebuild continues."""
         await self._index.rebuild()
         head = self._store.head()
         seq = self._index.status().seq
@@ -402,8 +402,9 @@ def _place(cursor: str | None) -> tuple[int, int | None]:
         return 0, None
     found = _CURSOR.fullmatch(cursor)
     if found is None:
-        message = f"{cursor[:100]!r} is no cursor of a search"
-        raise CtxdError("invalid_params", message, hint="Give next_cursor as it was, with the same query.")
+        message = f"{cursor[:100]!r} is not a cursor of a search"
+        hint = "Pass next_cursor of the previous page unchanged, with the same query."
+        raise CtxdError("invalid_params", message, hint=hint)
     return int(found[1]), int(found[2])
 
 

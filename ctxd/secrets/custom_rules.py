@@ -70,7 +70,7 @@ def _scanner(text: str) -> Scanner:
     file = msgspec.convert(tomllib.loads(text), _File)
     known = {rule.name for rule in BUILT_IN}
     if unknown := [name for name in file.disable if name not in known]:
-        raise ValueError(f"disable names {unknown[0]!r}, which is no rule; there are {', '.join(sorted(known))}")
+        raise ValueError(f"disable: unknown rule {unknown[0]!r}; known rules: {', '.join(sorted(known))}")
     names: set[str] = set()
     for rule in file.rule:
         if rule.name in known or rule.name in names:

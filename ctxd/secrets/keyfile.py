@@ -33,7 +33,7 @@ def load_key(root: Path) -> bytes:
     if mode & 0o077:
         raise StateDirError(f"{path} is open to others: run chmod 600 {path}", exit_code=_EXIT_UNSAFE)
     if len(key) != KEY_BYTES:
-        raise StateDirError(f"{path} is no key: it has not {KEY_BYTES} bytes", exit_code=_EXIT_UNSAFE)
+        raise StateDirError(f"{path} is not a key: it does not have {KEY_BYTES} bytes", exit_code=_EXIT_UNSAFE)
     return key
 
 

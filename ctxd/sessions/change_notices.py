@@ -159,7 +159,8 @@ class NoticeFeeds:
         self._store.on_lost(self._lose)
 
     async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
-        """Return the durable notices to ``session`` after sequence ``after``, in order, and the sequence to go on from.
+        """Return the durable notices to ``session`` after sequence ``after``, in order, and the sequence for the next
+        page.
 
         ``confined``: for a sandbox, only of versions that it may see, without their authors.
 
@@ -227,7 +228,7 @@ class NoticeFeeds:
 
     async def _backlog(self, session: str, after: int, *, confined: bool) -> tuple[list[Notice], int]:
         """Return the first ``HELD_MAX`` notices after ``after``, plus the newest if there are more; and the sequence
-        to go on from."""
+        to continue from."""
         backlog: list[Notice] = []
         head = self._head_seq()
         while after < head:

@@ -26,7 +26,7 @@ class EntryOperations(OperationGroup):
         size, capture = len(msgspec.json.encode(params.value)), Capture(tx.guard, tx.live.settings.secrets)
         if size > ENTRY_BYTES_MAX:
             hint = "Put long text into a file that the agent reads."
-            message = f"the value has {size:,} bytes of JSON, {ENTRY_BYTES_MAX:,} are possible"
+            message = f"the value has {size:,} bytes of JSON; the maximum is {ENTRY_BYTES_MAX:,}"
             raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
         value = await off_loop(size, lambda: _entry_text(capture.value(params.value)), confined=tx.is_confined)
         entries = tx.live.settings.entries

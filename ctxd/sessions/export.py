@@ -75,7 +75,7 @@ def read_cursor(session: str, cursor: str) -> tuple[Step, ExportExtent]:
     """
     found = _CURSOR.fullmatch(cursor)
     if found is None or found[1] != cursor_mark(session):
-        message = f"{cursor[:100]!r} is no cursor of an export of session {session}"
+        message = f"{cursor[:100]!r} is not a cursor of an export of session {session}"
         raise CtxdError("invalid_params", message, hint="Pass next_cursor unchanged, for the session that returned it.")
     part, turn, place, *reach = map(int, cursor.split(".")[:-1])
     return Step(part, turn, place), ExportExtent(*reach)

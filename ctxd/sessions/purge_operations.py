@@ -68,7 +68,7 @@ async def purge(
     they may be from that commit.
 
     If nothing is left to purge, nothing is written. Raises: CtxdError object_not_found; unsupported for ids such as
-    those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge goes on.
+    those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge continues.
     """
     if id.startswith(UNPURGEABLE_PREFIXES):
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
@@ -199,7 +199,7 @@ async def purge_chat(
     beginning with it, is erased as well.
 
     If nothing is left to purge, nothing is written. Raises: CtxdError session_owned_elsewhere if the session moved to
-    another host, which has its own copy, and those of the store. Cancel: the purge goes on.
+    another host, which has its own copy, and those of the store. Cancel: the purge continues.
     """
     id = live.chat_ref
     async with live.lock:

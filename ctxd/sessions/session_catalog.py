@@ -281,8 +281,8 @@ class Catalog:
         before = None
         if cursor is not None:
             if (found := _CURSOR.fullmatch(cursor)) is None:
-                message = f"{cursor[:50]!r} is no cursor of this listing"
-                raise CtxdError("invalid_params", message, hint="Give next_cursor as it was.")
+                message = f"{cursor[:50]!r} is not a cursor of this listing"
+                raise CtxdError("invalid_params", message, hint="Pass next_cursor of the previous page unchanged.")
             before = (int(found[1]), int(found[2]))
         places = self._passing(filters, filters.group, before)
         page = list(islice(places, limit + 1))

@@ -152,7 +152,7 @@ def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str)
     if size > SETTINGS_BYTES_MAX:
         raise CtxdError(
             "too_large",
-            f"the session's settings take {size:,} bytes, {SETTINGS_BYTES_MAX:,} are possible",
+            f"the session's settings take {size:,} bytes; the maximum is {SETTINGS_BYTES_MAX:,}",
             hint="Give fewer or shorter labels and mounts.",
             outcome="not_applied",
         )

@@ -20,8 +20,8 @@ class MovedSession(msgspec.Struct, frozen=True):
 
     def error(self, session: str) -> CtxdError:
         """Return the error for a write to ``session``."""
-        kept = f"What was written here meanwhile is session {self.branch}. " if self.branch else ""
-        hint = f"{kept}Go on on {self.host}, or pause it there and call session.resume here."
+        kept = f"Session {self.branch} has the writes made here since then. " if self.branch else ""
+        hint = f"{kept}Continue {session} on {self.host}, or pause it there and call session.resume here."
         return owned_elsewhere(session, self.host, hint=hint)
 
 
@@ -33,7 +33,7 @@ def owned_elsewhere(session: str, host: str, *, hint: str = "", retry_after_ms: 
     return CtxdError(
         "session_owned_elsewhere",
         f"session {session} is owned by host {host}",
-        hint=hint or f"Pause it on {host}, or wait until that has been silent for its lease.",
+        hint=hint or f"Pause it on {host}, or wait until the lease of {host} has expired.",
         retry_after_ms=retry_after_ms,
         outcome="not_applied",
     )

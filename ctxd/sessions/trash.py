@@ -89,7 +89,7 @@ class Trash:
     async def collect(self, actor: Actor, params: wire.SessionGcParams) -> wire.SessionGcResult:
         """Empty and retire sessions in the order of their ids, after those whose emptying was interrupted.
 
-        Raises: CtxdError of the store. Cancel: safe; the next collection goes on.
+        Raises: CtxdError of the store. Cancel: safe; the next collection continues.
         """
         async with self._collecting:
             sessions, clock = self._sessions, self._sessions.clock

@@ -164,11 +164,11 @@ class SessionOwnership:
     def _slow(self, session: str) -> CtxdError:
         """Return the error of a call that waited ``ACQUIRE_S`` for ``session``."""
         if session in self._claimed:
-            message = f"session {session} is claimed, but not read from the node after {ACQUIRE_S:g} s"
-            hint = "This host goes on reading it in the background: call session.resume again, it then waits on."
+            message = f"session {session} is claimed, but its import takes longer than {ACQUIRE_S:g} s"
+            hint = "The import continues in the background: call session.resume again to wait for it."
         else:
-            message = f"the owner of session {session} at the node did not settle in {ACQUIRE_S:g} s"
-            hint = "Other hosts claim it too, or its pause is on the way: look at session.owner, then resume it again."
+            message = f"the node did not settle the owner of session {session} within {ACQUIRE_S:g} s"
+            hint = "Another host claims it, or its pause is incomplete: check session.owner, then call session.resume."
         return CtxdError("session_owned_elsewhere", message, hint=hint, retry_after_ms=1_000, outcome="not_applied")
 
     def _is_whole(self, session: str) -> bool:
@@ -322,7 +322,7 @@ class SessionOwnership:
         raise CtxdError(
             "session_not_released",
             f"session {session} is paused, but not released after {RELEASE_S:g} s: the node lacks {count(rows, 'row')}",
-            hint="It is released once the node has them. Pause it again to wait on, or with wait=false.",
+            hint="It is released once the node has these rows. Call session.pause again to wait longer.",
             outcome="applied",
         )
 

@@ -249,7 +249,7 @@ def _read_manifest(source: Path) -> BackupManifest:
     try:
         return msgspec.json.decode((source / "manifest.json").read_bytes(), type=BackupManifest)
     except FileNotFoundError as error:
-        message = f"{source} is no backup: it has no manifest.json"
+        message = f"{source} is not a backup: it has no manifest.json"
         raise StateDirError(message, exit_code=_EXIT_NO_STATE, remedy="name a backup's directory") from error
     except msgspec.DecodeError as error:
         raise StateDirError(f"the manifest of {source} is damaged: {error}", exit_code=_EXIT_DAMAGED) from error

@@ -78,7 +78,7 @@ class CommitThread:
 
 Outcome = Literal["not_applied", "unknown"]
 
-_GOING_DOWN: Final = "the daemon is going down"
+_STOPPING: Final = "the daemon is stopping"
 
 _RESOLVED_AT_ONCE: Final = 32
 """Writes whose callers resume in one iteration of the loop, about a millisecond's work."""
@@ -180,8 +180,8 @@ class CommitQueue:
         finally:
             self._health.drain()
             # Anything else that ends the loop may happen after the commit.
-            self._fail(self._batch, "draining", _GOING_DOWN, "unknown")
-            self._fail(self._clear(), "draining", _GOING_DOWN, "not_applied")
+            self._fail(self._batch, "draining", _STOPPING, "unknown")
+            self._fail(self._clear(), "draining", _STOPPING, "not_applied")
 
     async def _serve(self) -> None:
         """Commit queued writes, and do upkeep while there are none, until the disk fails. Stops the thread."""

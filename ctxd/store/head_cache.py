@@ -307,7 +307,7 @@ class HeadLoader:
                 self._answer(batch)
         finally:
             for batch in filter(None, (self._reading, self._next)):
-                batch.error = CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
+                batch.error = CtxdError("draining", "the daemon is stopping", retry_after_ms=1_000)
                 batch.done.set()
 
     def _answer(self, batch: Batch) -> None:

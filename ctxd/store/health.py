@@ -76,11 +76,11 @@ class Health:
             hint = self._hint if self.code == "disk_full" else ""
             raise CtxdError(self.code, self.reason, hint=hint, retry_after_ms=wait, outcome="not_applied")
         if self._draining:
-            raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
+            raise CtxdError("draining", "the daemon is stopping", retry_after_ms=1_000, outcome="not_applied")
 
     def require_readable(self) -> None:
         """Raises: CtxdError ``store_failed`` after a disk failure, ``draining`` after ``close``."""
         if self.state == "failed":
             raise CtxdError("store_failed", self.reason, retry_after_ms=1_000)
         if self._closed:
-            raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000)
+            raise CtxdError("draining", "the daemon is stopping", retry_after_ms=1_000)

@@ -343,9 +343,9 @@ class _Verification:
                     recorded[journal.rewritten_name(one.seq)] = seq
         names = self._connection.execute("SELECT name, value FROM meta WHERE name GLOB 'purged:*'")
         if {name: int.from_bytes(value, "big") for name, value in names} != recorded:
-            self._report.note("damage", "the rows that purges rewrote are not those on record")
+            self._report.note("damage", "the rows that purges rewrote differ from those on record")
         if is_unfinished(self._connection):
-            self._report.note("warning", "a purge is not finished: start the daemon, which goes on with it")
+            self._report.note("warning", "a purge is incomplete: start the daemon to complete it")
         return found
 
     def _fold(self, row: journal.Row) -> None:
@@ -376,7 +376,7 @@ class _Verification:
         report.digest = projected.hex()
         if report.digest != self._folded.hex():
             counts = f"{count(projected.count, 'version')} stored, {self._folded.count:,} in the journal"
-            report.note("damage", f"the versions are not what the journal says: {counts}")
+            report.note("damage", f"the stored versions differ from the journal: {counts}")
         query = """SELECT o.id, s.id FROM knows LEFT JOIN entity AS o ON o.n=knows.object
             LEFT JOIN entity AS s ON s.n=knows.session"""
         stored: set[tuple[str, str]] = set(self._connection.execute(query))
@@ -384,7 +384,7 @@ class _Verification:
             what = (
                 "is stored, but not in the journal" if (id, session) in stored else "is in the journal, but not stored"
             )
-            report.note("damage", f"that {session} knows {id} {what}")
+            report.note("damage", f"the index entry of {id} in {session} {what}")
 
     def _note_damaged(self, error: DamagedVersion) -> None:
         self._report.note("damage", str(error))
@@ -494,14 +494,14 @@ class _Verification:
         query = "SELECT count(*) FROM signature WHERE entity NOT IN (SELECT n FROM entity)"
         (strays,) = self._connection.execute(query).fetchone() or (0,)
         if strays:
-            self._report.note("warning", f"{strays} signatures belong to nothing")
+            self._report.note("warning", f"{count(strays, 'signature')} without an entity")
         other = 0
         for id, row in commit_index.rows(self._connection):
             other += self._commits.pop(id, (0, b""))[1] != row
         if self._commits:
             self._report.note("damage", f"the index of commits lacks {count(len(self._commits), 'commit')}")
         if other:
-            self._report.note("damage", f"the index of commits has {count(other, 'commit')} as the store does not")
+            self._report.note("damage", f"the index of commits differs from the store for {count(other, 'commit')}")
         # A state last used by an earlier version has no such index until the next start.
         if component_text_index.exists(self._connection):
             self._sources.difference_update(component_text_index.pairs(self._connection))

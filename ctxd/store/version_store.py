@@ -320,7 +320,7 @@ class VersionStore:
         """Wait up to a few seconds for the removal of purged content.
 
         Returns: the files, relative to the state directory, that may still hold some of it; empty once there are none.
-        Never raises: a durable purge must not return an error. Cancel: safe; the removal goes on.
+        Never raises: a durable purge must not return an error. Cancel: safe; the removal continues.
         """
         with anyio.move_on_after(limits.PURGE_WAIT_S):
             await self._commits.purges_finished()
@@ -392,7 +392,7 @@ class VersionStore:
         self._listeners.on_health.append(callback)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
-        """Register a callback for exceptions of other callbacks, also those of a ``Pending``; the store goes on."""
+        """Register a callback for exceptions of other callbacks, also those of a ``Pending``; the store continues."""
         self._listeners.on_fault.append(callback)
 
     def head(self) -> Receipt | None:

@@ -148,7 +148,7 @@ class Pending(msgspec.Struct, eq=False):
     async def wait(self) -> Receipt:
         """The receipt, once the write is durable.
 
-        Raises: the store's ``CtxdError`` if it failed. Cancel: safe; the write goes on.
+        Raises: the store's ``CtxdError`` if it failed. Cancel: safe; the write continues.
         """
         if not self.done:
             if self._event is None:

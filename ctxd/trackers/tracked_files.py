@@ -5,9 +5,9 @@ cost of adding or removing a file does not depend on the other files.
 
 A changed file is read soon, but not once for each of many changes. A file that was closed is due almost at once; the
 short delay lets its writer report it first. A file that is still being written is due a little later, and one whose
-name disappeared later still, because editors and version control replace files. After each read the file is left alone
-for a gap that doubles while it keeps changing. Guarantee: the last change noted is read at most ``GAP_MAX_S`` after the
-delay of its kind.
+name disappeared later still, because editors and version control replace files. After each read, the file is not read
+again for a gap that doubles while it keeps changing. Guarantee: the last change noted is read at most ``GAP_MAX_S``
+after the delay of its kind.
 """
 
 import heapq

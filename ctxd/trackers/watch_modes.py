@@ -200,10 +200,10 @@ class WatchModes:
         for directory, refused in degraded.items():
             if self._follow(directory, found.get(directory, refused), polled=directory not in found):
                 returned.append(directory)
-        mended = [directory for directory in returned if directory not in degraded]
-        needed = {directory: bool(self._tracked.looked_at(directory)) for directory in mended}
-        await self._stop_polling([directory for directory in mended if not needed[directory]])
-        await self.poll([directory for directory in mended if needed[directory]])
+        recovered = [directory for directory in returned if directory not in degraded]
+        needed = {directory: bool(self._tracked.looked_at(directory)) for directory in recovered}
+        await self._stop_polling([directory for directory in recovered if not needed[directory]])
+        await self.poll([directory for directory in recovered if needed[directory]])
         return returned
 
     def _follow(self, directory: str, refused: WatchRefused | None, *, polled: bool = True) -> bool:

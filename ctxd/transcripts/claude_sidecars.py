@@ -30,7 +30,7 @@ def agents_folder(path: Path) -> Path | None:
 
 
 def reason_to_skip(path: Path) -> str:
-    """Return why the file ``path`` is no transcript, though it consists of JSON lines; empty for others."""
+    """Return why the file ``path`` is not a transcript, though it consists of JSON lines; empty for others."""
     if path.name == "journal.jsonl" and path.parent.parent.name == _WORKFLOWS:
         return "the journal of a workflow, whose results the transcripts of its sub-agents have too"
     if path.name == "resume-head.jsonl":

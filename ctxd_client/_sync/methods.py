@@ -351,7 +351,7 @@ class SyncClientMethods(ABC):
         return self.call(Call("session.hosts", Nothing(), SessionHostsResult))
 
     def session_pause(self, session: str, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
-        """Set a session aside; nothing is lost.
+        """Pause a session: it refuses writes until it is resumed.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
         session_removed, session_not_released).
@@ -416,8 +416,8 @@ class SyncClientMethods(ABC):
     def session_remove(self, session: str, *, op_id: str | None = None) -> SessionResult:
         """Move a session to the trash.
 
-        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
-        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+        The session refuses writes, remains readable, and is listed only if the state ``removed`` is requested.
+        ``session.restore`` restores it until ``session.gc`` erases it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -437,11 +437,10 @@ class SyncClientMethods(ABC):
     def session_gc(
         self, keep_ms: int, *, dry_run: bool = False, force: bool = False, limit: int = 100, cursor: str | None = None
     ) -> SessionGcResult:
-        """Empty the trash of sessions removed long ago, and retire idle sessions.
+        """Erase sessions that have long been in the trash, and move idle sessions there.
 
-        What others still reach stays: files, artifacts, tool calls that other sessions know, and commits, save those
-        that the daemon made of the session and that neither a tag nor another commit reaches. ``dry_run`` changes
-        nothing.
+        Files, artifacts, commits, and tool calls that other sessions share are kept. Commits that the daemon made
+        automatically are erased unless a tag, a session or a kept commit refers to them. ``dry_run`` changes nothing.
 
         The journal must confirm an age: an interval without any write counts for at most a third of ``keep_ms`` (an
         hour if that is longer), so that a forward jump of the clock does not age sessions. ``force``: use ages by the
@@ -689,7 +688,7 @@ class SyncClientMethods(ABC):
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
 
-        Example: ``client.session_annotate("s1", title="Mend the parser").session.title``
+        Example: ``client.session_annotate("s1", title="Fix the parser").session.title``
         """
         return self.call(
             Call(
@@ -1879,7 +1878,7 @@ class SyncClientMethods(ABC):
     def search_rebuild(self) -> SearchRebuildResult:
         """Build the search index anew from the journal.
 
-        The rebuild goes on in the background; `daemon.status` reports how far it is.
+        The rebuild continues in the background; `daemon.status` reports how far it is.
 
         Raises: ``Unavailable`` (store_unavailable).
 
@@ -2021,7 +2020,7 @@ class SyncSessionMethods:
         return self._calls.session_get(self.id, valid_time=valid_time, tx=tx)
 
     def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
-        """Set a session aside; nothing is lost.
+        """Pause a session: it refuses writes until it is resumed.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
         session_removed, session_not_released).
@@ -2077,8 +2076,8 @@ class SyncSessionMethods:
     def remove(self, *, op_id: str | None = None) -> SessionResult:
         """Move a session to the trash.
 
-        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
-        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+        The session refuses writes, remains readable, and is listed only if the state ``removed`` is requested.
+        ``session.restore`` restores it until ``session.gc`` erases it.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -2240,7 +2239,7 @@ class SyncSessionMethods:
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
 
-        Example: ``s.annotate(title="Mend the parser").session.title``
+        Example: ``s.annotate(title="Fix the parser").session.title``
         """
         return self._calls.session_annotate(
             self.id, title=title, archived=archived, labels=labels, directory=directory, recorded=recorded, op_id=op_id

@@ -138,7 +138,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         project, session = key["project_key"], key["session_id"]
         for name, text in (("project_key", project), ("session_id", session)):
             if not 0 < len(text) <= 256 or text != text.encode("utf-8", "replace").decode():
-                raise ValueError(f"{name} is {ascii(text)[:60]}: Unicode text of 1 to 256 characters is possible")
+                raise ValueError(f"{name} is {ascii(text)[:60]}: it must be Unicode text of 1 to 256 characters")
         return self._logs.of(session_name(AGENT, project, session))
 
     def _append(
@@ -252,7 +252,7 @@ def _subpath(key: SessionKey) -> str:
         return ""
     subpath: str = key["subpath"]
     if not 0 < len(subpath) <= 256 or subpath != subpath.encode("utf-8", "replace").decode():
-        raise ValueError(f"subpath is {ascii(subpath)[:60]}: Unicode text of 1 to 256 characters is possible")
+        raise ValueError(f"subpath is {ascii(subpath)[:60]}: it must be Unicode text of 1 to 256 characters")
     return subpath
 
 

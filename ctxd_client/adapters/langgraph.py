@@ -151,7 +151,7 @@ class _Saver(BaseCheckpointSaver[str]):
 
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Steps[None]:
         if strategy not in ("keep_latest", "delete"):
-            raise ValueError(f"strategy is {strategy!r}: 'keep_latest' and 'delete' are possible")
+            raise ValueError(f"strategy is {strategy!r}; it must be 'keep_latest' or 'delete'")
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 yield from self._delete(thread)

@@ -481,7 +481,7 @@ def checked_id(id: Any) -> str:  # noqa: ANN401 - of a caller
     """``id``, if valid for a checkpoint. Raises: ValueError."""
     if not isinstance(id, str) or not 0 < len(id) <= _CHECKPOINT_ID_MAX:
         raise ValueError(
-            f"a checkpoint's id is {ascii(id)[:60]}: text of 1 to {_CHECKPOINT_ID_MAX} characters is possible"
+            f"a checkpoint's id is {ascii(id)[:60]}: it must be text of 1 to {_CHECKPOINT_ID_MAX} characters"
         )
     return id
 

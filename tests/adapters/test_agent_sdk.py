@@ -122,7 +122,7 @@ async def test_every_json_value_comes_back_as_it_was(daemon: Running, key: Any, 
 async def test_what_cannot_be_kept_is_refused_with_the_reason(daemon: Running, key: Any) -> None:
     async with CtxdSessionStore.connect(daemon.socket) as store:
         for wrong in ({"project_key": ""}, {"session_id": "x" * 10_240}, {"session_id": "\ud800"}, {"subpath": ""}):
-            with pytest.raises(ValueError, match="Unicode text of 1 to 256 characters is possible"):
+            with pytest.raises(ValueError, match="it must be Unicode text of 1 to 256 characters"):
                 await store.append({**key, **wrong}, [entry("a")])
         for unfit in (float("nan"), {1, 2}):
             with pytest.raises((ValueError, TypeError)):

@@ -45,6 +45,7 @@ OPTIONS = {
 REAL = pytest.mark.parametrize(
     "harness", [pytest.param(name, marks=pytest.mark.nightly if name == "opencode" else ()) for name in PLACES]
 )
+"""Run a test with each client, with opencode only at night."""
 
 
 def client_of(harness: str) -> Path:

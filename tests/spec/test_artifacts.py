@@ -114,7 +114,7 @@ def test_the_beginning_of_an_address_names_an_artifact_if_it_is_the_only_one(hos
         with pytest.raises(NotFound) as missing:
             host.artifact_get(unknown)
         assert missing.value.code == "artifact_not_found"
-    with pytest.raises(CallFailed, match="no address"):
+    with pytest.raises(CallFailed, match="not the address"):
         host.artifact_get("../etc/passwd")
 
 

@@ -448,7 +448,7 @@ def test_without_a_daemon_the_agent_runs_and_the_next_capture_delivers_its_commi
     ran = captured(daemon, MANY + "sys.exit(3)", "--wait", "0.1")
     assert (ran.returncode, ran.stdout.count(b"\n")) == (3, 201)
     (file,) = undelivered(daemon)
-    assert f"200 commits not delivered, stored in {file}: the daemon did not answer in time".encode() in ran.stderr
+    assert f"200 commits not delivered, stored in {file}: the daemon did not respond in time".encode() in ran.stderr
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     with daemon:
         ran = captured(daemon, "", stdin=b"")

@@ -331,7 +331,7 @@ def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running
     head = told.splitlines()[0]
     assert head.startswith(f"{lived.id}  turn 2  assembly {seen.number}  {seen.tokens:,} tokens")
     for size in seen.sections:
-        assert re.search(rf"{size.section} +{size.tokens:,} tokens? +{size.entries:,} entr(y|ies)", told)
+        assert re.search(rf"{size.section} +{size.tokens:,} tokens? +{size.entries:,} blocks?", told)
     table = told.split("REASON", 1)[1].splitlines()[1:]
     assert len([line for line in table if line.strip()]) == len(seen.blocks)
     for block, line in zip(seen.blocks, table, strict=False):

@@ -96,9 +96,7 @@ def test_an_event_that_found_no_room_is_recorded_once_though_the_daemon_is_kille
 
 @pytest.mark.requirement("HOK-3", "HOK-5")
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link", "empty", "other"])
-def test_what_is_no_event_among_those_that_wait_is_set_aside_and_keeps_none_waiting(
-    harness: Harness, kind: str
-) -> None:
+def test_a_file_that_is_not_an_event_is_dropped_and_keeps_no_event_waiting(harness: Harness, kind: str) -> None:
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     place = harness.waiting()[0].with_name(f"{'0' * 20}-0.event")

@@ -342,7 +342,7 @@ def test_a_killed_hook_holds_up_its_session_for_seconds_alone(harness: Harness) 
 
 @pytest.mark.requirement("HOK-15")
 @pytest.mark.parametrize("what", ["new", "known", "unordered"])
-def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(harness: Harness, what: str) -> None:
+def test_a_hook_that_comes_after_the_end_of_its_session_leaves_the_session_paused(harness: Harness, what: str) -> None:
     """The hook of the start waits for a transcript that never has the call, and the harness ends meanwhile."""
     transcript = Transcript(harness)
     transcript.add("user", "go")

@@ -30,7 +30,7 @@ WRITES: dict[str, Callable[[SyncSession, str], Any]] = {
 @pytest.mark.own_daemon
 @pytest.mark.requirement("SES-10")
 @pytest.mark.parametrize(("state", "code"), [("pause", "session_not_active"), ("close", "session_closed")])
-def test_a_session_that_is_set_aside_takes_no_write_and_stays_readable(
+def test_a_paused_session_refuses_writes_and_stays_readable(
     s: SyncSession, client: SyncClient, tree: Path, state: str, code: str
 ) -> None:
     for name in ("a.py", "b.py"):

@@ -100,7 +100,7 @@ def test_a_query_is_words_phrases_and_beginnings_and_nothing_else_has_a_meaning(
         ("n*", "too short"),
         ("-- ::", "no word"),
         ('""', "no word"),
-        (" ".join(f"w{n}" for n in range(33)), "32 are possible"),
+        (" ".join(f"w{n}" for n in range(33)), "the maximum is 32"),
     ):
         with pytest.raises(InvalidCall, match=reason) as refused:
             client.search_query(query)

@@ -82,7 +82,7 @@ def test_settings_that_are_given_replace_those_of_the_context(s: SyncSession, cl
 
 @pytest.mark.requirement("SES-45")
 @pytest.mark.parametrize("begins", ["empty", "fork", "captured"])
-def test_a_session_is_set_aside_and_archived_in_its_one_write(s: SyncSession, client: SyncClient, begins: str) -> None:
+def test_a_session_is_paused_and_archived_in_its_one_write(s: SyncSession, client: SyncClient, begins: str) -> None:
     s.user("Begin.")
     context = None
     if begins == "fork":

@@ -105,7 +105,7 @@ def test_a_state_directory_that_a_link_leads_to_among_the_sandboxes_is_refused(h
         ("[limits]\nrequest_deadline = 3", "did you mean 'limits.request_deadline_s'?"),
         ("drain_s = 3", "there is no setting 'drain_s'; did you mean 'limits.drain_s'?"),
         ("[limit]\ndrain_s = 3", "there is no setting 'limit'; did you mean 'limits'?"),
-        ("zzz = 1", "known are socket, socket_group, socket_group_as_root"),
+        ("zzz = 1", "known settings: socket, socket_group, socket_group_as_root"),
         ("[limits]\ndrain_s = 'soon'", "{path}: limits.drain_s = 'soon' is not seconds from 0 to 600"),
         ("[limits]\ndrain_s = true", "limits.drain_s = True is not seconds"),
         ("[limits]\ndrain_s = nan", "is not seconds"),

@@ -66,7 +66,7 @@ def test_a_dated_name_is_the_model_without_the_date(dated, tmp_path):
 @pytest.mark.requirement("OPS-4")
 def test_an_unknown_model_is_refused_with_the_known_ones_and_the_file(tmp_path):
     file = written(tmp_path / "models.toml", f"[models.mine]{NEW}")
-    with pytest.raises(CtxdError, match=r"unknown model 'claude-9'; known are claude-.*, gpt-5, .*mine") as caught:
+    with pytest.raises(CtxdError, match=r"unknown model 'claude-9'; known models: claude-.*, gpt-5, .*mine") as caught:
         read_models(file).get("claude-9")
     assert caught.value.code == "invalid_params"
     assert str(file) in caught.value.hint
@@ -81,8 +81,8 @@ def test_an_unknown_model_is_refused_with_the_known_ones_and_the_file(tmp_path):
     [
         ("[models.gpt-5]\ninptu = 1", "model gpt-5: Object contains unknown field `inptu`"),
         ("[model.gpt-5]\ninput = 1", "unknown key 'model'"),
-        ("models = 3", "no table"),
-        ("models.gpt-5 = 3", "no table"),
+        ("models = 3", "not a table"),
+        ("models.gpt-5 = 3", "not a table"),
         ("[models.gpt-5]\ninput = 1.5", "model gpt-5: Expected `int`, got `float`"),
         ("[models.gpt-5]\ninput = '1'", "model gpt-5: Expected `int`, got `str`"),
         ("[models.gpt-5]\ninput = -1", "model gpt-5: Expected `int` >= 0"),

@@ -100,7 +100,7 @@ def test_without_maven_what_to_install_is_said(tmp_path):
     [
         ("[ERROR] Could not transfer artifact: Unknown host repo.example", "check the network"),
         ("[ERROR] Could not transfer artifact: Connection refused", "check the network"),
-        ("[ERROR] The build failed for another reason", "Run it again"),
+        ("[ERROR] The build failed for another reason", "Run the command again"),
     ],
 )
 def test_what_maven_failed_with_is_told_with_what_helps(tmp_path, told, remedy):
@@ -118,7 +118,7 @@ def test_jars_that_are_not_as_listed_are_refused_and_not_installed(tmp_path):
     script = 'for each in "$@"; do case $each in -DoutputDirectory=*) d=${each#*=};; esac; done; mkdir -p "$d"'
     program(tmp_path / "bin", "mvn", script + "".join(f"; echo forged > $d/{name}" for name in listed_jars()))
     failure = refusal(install, Installation(tmp_path / "home"), print, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
-    assert "not those this ctxd was made with" in failure.message
+    assert "the downloaded jars differ" in failure.message
     assert "HikariCP-5.1.0.jar has SHA-256" in failure.message
     assert not Installation(tmp_path / "home").jars.exists()
 

@@ -145,7 +145,7 @@ def _valid_time(payload: dict[str, Any]) -> int:
 
 def _whole(value: Any) -> int:  # noqa: ANN401
     if type(value) is not int:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     return value
 
 

@@ -116,10 +116,10 @@ class HttpConnections:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(f"the XTDB node cannot be reached: {error}") from error
         except TimeoutError as error:
-            raise Unknown(f"the XTDB node did not answer within {timeout_s:g} s", kind="timeout") from error
+            raise Unknown(f"the XTDB node did not respond within {timeout_s:g} s", kind="timeout") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unknown(f"the XTDB node's answer broke off: {error or type(error).__name__}") from error
-        raise Unknown("the connection to the XTDB node was closed before it answered")
+            raise Unknown(f"the response of the XTDB node was cut off: {error or type(error).__name__}") from error
+        raise Unknown("the connection to the XTDB node was closed before the response")
 
     @contextmanager
     def _until_closed(self) -> Iterator[aiohttp.ClientSession]:
@@ -209,7 +209,9 @@ class Breaker:
         if self._until is None:
             return False
         if self.retry_in_s > 0 or self._trying:
-            raise Unreachable("the XTDB node has failed, and is left alone for a while")
+            # A time that changes would be logged as a new reason at each attempt.
+            wait = f"a trial request follows within {BACKOFF_MAX_S:g} s"
+            raise Unreachable(f"the circuit breaker is open after repeated failures of the XTDB node; {wait}")
         self._trying = True
         return True
 

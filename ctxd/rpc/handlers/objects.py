@@ -42,7 +42,7 @@ from ctxd_protocol.limits import PATHS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
 
-_CURSOR = "Give next_cursor as it was."
+_CURSOR = "Pass next_cursor of the previous page unchanged."
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
 _INNER: Final = ("assembly:", "session_entry:")
@@ -110,7 +110,7 @@ class ObjectCalls:
 
     async def _list_all(self, params: wire.ObjectListParams) -> wire.ObjectListResult:
         if params.level is not None:
-            raise CtxdError("invalid_params", "level is of a session", hint="Give session too.")
+            raise CtxdError("invalid_params", "level applies only to a session", hint="Give session too.")
         found, more = await self._objects.of_all(
             type=params.type, after="" if params.cursor is None else params.cursor, limit=params.limit
         )
@@ -329,7 +329,7 @@ def _parsed(cursor: str | None) -> tuple[int, int] | None:
         return None
     valid_time, dot, tx = cursor.partition(".")
     if not dot:
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of a history", hint=_CURSOR)
+        raise CtxdError("invalid_params", f"{cursor!r} is not a cursor of a history", hint=_CURSOR)
     return _number(valid_time), _number(tx)
 
 
@@ -337,7 +337,7 @@ def _number(text: str | None) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= SAFE_INTEGER_MAX):
-        raise CtxdError("invalid_params", f"{text[:40]!r} is no part of a cursor", hint=_CURSOR)
+        raise CtxdError("invalid_params", f"{text[:40]!r} is not part of a cursor", hint=_CURSOR)
     return int(text)
 
 

@@ -73,5 +73,7 @@ def _decoded(cursor: str | None) -> str:
         return "" if cursor is None else bytes.fromhex(cursor).decode()
     except ValueError as error:
         raise CtxdError(
-            "invalid_params", f"{cursor!r} is no cursor of this listing", hint="Give next_cursor as it was."
+            "invalid_params",
+            f"{cursor!r} is not a cursor of this listing",
+            hint="Pass next_cursor of the previous page unchanged.",
         ) from error

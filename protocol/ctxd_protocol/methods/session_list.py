@@ -104,7 +104,7 @@ ROWS: Final = (
         description="Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session"
         " one of the list again.",
         errors=(*SESSION_ERRORS, "invalid_path"),
-        example={"session": "s1", "title": "Mend the parser"},
+        example={"session": "s1", "title": "Fix the parser"},
         shows=".session.title",
     ),
 )

@@ -359,7 +359,7 @@ ROWS: Final = (
         access="host",
         writes=True,
         handle="pause",
-        summary="Set a session aside; nothing is lost.",
+        summary="Pause a session: it refuses writes until it is resumed.",
         errors=(*SESSION_ERRORS, "session_closed", "session_removed", "session_not_released"),
         example={"session": "s1"},
         shows=".session.state",
@@ -410,8 +410,8 @@ ROWS: Final = (
         writes=True,
         handle="remove",
         summary="Move a session to the trash.",
-        description="Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of"
-        " it go on. ``session.restore`` brings it back until ``session.gc`` empties the trash.",
+        description="The session refuses writes, remains readable, and is listed only if the state ``removed`` is"
+        " requested. ``session.restore`` restores it until ``session.gc`` erases it.",
         errors=SESSION_ERRORS,
         example={"session": "s1"},
         shows=".session.removed",
@@ -433,10 +433,10 @@ ROWS: Final = (
         params=SessionGcParams,
         result=SessionGcResult,
         access="host",
-        summary="Empty the trash of sessions removed long ago, and retire idle sessions.",
-        description="What others still reach stays: files, artifacts, tool calls that other sessions know, and commits,"
-        " save those that the daemon made of the session and that neither a tag nor another commit reaches."
-        " ``dry_run`` changes nothing.",
+        summary="Erase sessions that have long been in the trash, and move idle sessions there.",
+        description="Files, artifacts, commits, and tool calls that other sessions share are kept. Commits that the"
+        " daemon made automatically are erased unless a tag, a session or a kept commit refers to them. ``dry_run``"
+        " changes nothing.",
         errors=("store_failed", "store_unavailable", "store_backlog_full", "disk_full", "data_loss"),
         example={"keep_ms": 7776000000, "dry_run": True},
         shows=".sessions",

@@ -279,6 +279,6 @@ async def test_the_first_request_of_a_long_session_fits_the_budget_and_keeps_the
 async def test_a_request_for_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         await home.create()
-        with pytest.raises(CtxdError, match="unknown model 'q'; known are g, m, s") as caught:
+        with pytest.raises(CtxdError, match="unknown model 'q'; known models: g, m, s") as caught:
             await ask(home, model="q")
         assert caught.value.code == "invalid_params"

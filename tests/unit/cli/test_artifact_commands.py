@@ -43,7 +43,7 @@ def test_an_interrupted_upload_of_a_file_sends_only_what_is_missing(real, socket
     with connect_sync(socket) as client:
         client.artifact_upload(name, offset=0, data=LARGE[:3_000_000])
     put = real("artifact", "put", str(file))
-    assert put.out.strip() == blake3(LARGE).hexdigest() and "going on at 3,000,000 of 9,000,000" in put.err
+    assert put.out.strip() == blake3(LARGE).hexdigest() and "resuming the upload at 3,000,000 of 9,000,000" in put.err
 
 
 @pytest.mark.requirement("ART-10")

@@ -479,7 +479,7 @@ def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tm
     (tmp_path / "delta").write_text("anything")
     kept = real("checkpoint", "--format", "nosuch", "--root", str(tmp_path / "delta"))
     assert kept.code == 0
-    assert "format nosuch is not known here" in kept.err
+    assert "unknown format nosuch" in kept.err
 
 
 def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remedy(real, own, chain, tmp_path):

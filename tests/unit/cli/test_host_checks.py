@@ -81,7 +81,7 @@ def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
     [
         ({}, "ok"),
         ({"state": "connecting", "reason": "not there yet"}, "warn"),
-        ({"quarantined": (7,), "reason": "1 row left out: 7 (invalid tx-op)"}, "warn"),
+        ({"quarantined": (7,), "reason": "1 row quarantined: 7 (invalid tx-op)"}, "warn"),
         ({"reason": "backlog at 55%"}, "warn"),
         ({"state": "unreachable", "reason": "nobody listens"}, "fail"),
         ({"state": "failed", "reason": "the node's ingester has failed: restart the node"}, "fail"),

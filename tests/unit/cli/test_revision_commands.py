@@ -93,7 +93,7 @@ def test_an_object_is_read_and_compared_as_of_a_revision(real, session):
     assert real("object", "diff", file, records[0].context_id, "@1").out == expected
     assert real("object", "diff", file, records[0].context_id).out == expected
     wrong = real("object", "diff", file, "one")
-    assert (wrong.code, "'one' is no version" in wrong.err) == (2, True)
+    assert (wrong.code, "'one' is not a version" in wrong.err) == (2, True)
 
 
 @pytest.mark.requirement("REV-4")

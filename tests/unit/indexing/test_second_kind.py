@@ -157,6 +157,6 @@ async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_read
         boxed = await indexer.freshener.compare(IN_BOX, [ID, file.object])
         assert (boxed.orphaned, boxed.slices) == ((ID,), ((file.object,),))
         reads = blobs.blob_reads
-        with pytest.raises(CtxdError, match="no file of its mounts"):
+        with pytest.raises(CtxdError, match="not a file in a mount"):
             await indexer.index_object(IN_BOX, ID, cause="read")
         assert blobs.blob_reads == reads

@@ -123,13 +123,13 @@ def test_every_other_line_of_mountinfo_is_named_with_its_reason() -> None:
     ignored = dict(row.split(": ", 1) for row in from_mountinfo(MOUNTINFO).ignored)
     assert ignored == {
         "/": "the sandbox's own root",
-        "/proc": "proc is no directory of the host",
-        "/dev": "tmpfs is no directory of the host",
+        "/proc": "proc is not a directory of the host",
+        "/dev": "tmpfs is not a directory of the host",
         "/etc/resolv.conf": "the runtime's own file",
         "/data": "a whole xfs filesystem, whose path on the host is unknown",
-        "/sub": "Btrfs tells a path within its subvolumes, not on the host",
-        "/old": "what was mounted is deleted",
-        "/outside": "what was mounted lies outside the root that this was read in",
+        "/sub": "Btrfs reports a path within its subvolume, not on the host",
+        "/old": "the mounted directory was deleted",
+        "/outside": "the mounted directory is outside the root of the process that read mountinfo",
         "/twice": "a later mount hides it",
     }
 
@@ -144,7 +144,7 @@ def test_a_path_that_is_no_utf_8_is_no_mapping_and_is_named_by_its_bytes() -> No
 
 @pytest.mark.parametrize("places", ["/a\ud800 /w", "/a /w\ud800", "/a\\040\ud800 /w", "/ /w\udfff"])
 def test_text_that_no_bytes_are_read_as_is_refused(places: str) -> None:
-    with pytest.raises(CtxdError, match="no bytes are read as") as refused:
+    with pytest.raises(CtxdError, match="cannot come from os.fsdecode") as refused:
         from_mountinfo(f"1 0 8:1 {places} rw - ext4 x rw\n")
     assert refused.value.code == "invalid_params"
 

@@ -21,7 +21,7 @@ class TestPoison:
             fill(store, 300)
             await level(store)
             assert store.status().projection.quarantined == (138, 201)
-            assert "2 rows left out: 138 (invalid tx-op)" in store.status().projection.reason
+            assert "2 rows quarantined: 138 (invalid tx-op)" in store.status().projection.reason
             assert [said["seq"] for said in store.heard("projection.quarantined")] == [138, 201]
             assert (await store.get("t137", AsOf(tx=300))).tx == 138
         found = await compared(root, node.connect)

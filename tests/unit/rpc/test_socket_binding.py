@@ -80,7 +80,7 @@ def test_a_missing_folder_is_made_for_its_owner_only(tmp_path):
 
 def test_a_path_that_a_socket_cannot_have_is_refused_with_its_length(tmp_path):
     path = tmp_path / ("x" * 120)
-    with pytest.raises(StateDirError, match=r"has \d+ bytes, 107 are possible"):
+    with pytest.raises(StateDirError, match=r"has \d+ bytes; the maximum is 107"):
         bind_socket(path)
 
 

@@ -200,5 +200,5 @@ def test_a_key_that_others_may_read_or_that_is_cut_is_refused(tmp_path: Path):
         load_key(tmp_path)
     path.chmod(0o600)
     path.write_bytes(b"short")
-    with pytest.raises(StateDirError, match="no key"):
+    with pytest.raises(StateDirError, match="not a key"):
         load_key(tmp_path)

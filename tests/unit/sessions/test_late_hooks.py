@@ -21,7 +21,7 @@ async def hook(run: World, event: str, at: int, **members: Any) -> Any:
 
 
 @pytest.mark.requirement("HOK-15")
-async def test_a_late_event_whose_recording_fails_leaves_its_session_set_aside(
+async def test_a_late_event_whose_recording_fails_leaves_its_session_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = {"tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "c1"}

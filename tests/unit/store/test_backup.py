@@ -138,7 +138,7 @@ async def test_neither_side_writes_into_a_folder_that_is_not_empty(root, tmp_pat
 async def test_a_folder_without_manifest_is_no_backup(root, tmp_path):
     backup(root, tmp_path / "backup")
     (tmp_path / "backup" / "manifest.json").unlink()
-    with pytest.raises(StateDirError, match="no backup"):
+    with pytest.raises(StateDirError, match="not a backup"):
         restore(tmp_path / "backup", tmp_path / "again")
 
 
@@ -165,7 +165,7 @@ async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
             backup(root, tmp_path / "backup")
     assert caught.value.exit_code == 74 and list((tmp_path / "backup").iterdir()) == []
     assert ("no room in" in str(caught.value)) == (kind == "ENOSPC")
-    with pytest.raises(StateDirError, match="no backup"):
+    with pytest.raises(StateDirError, match="not a backup"):
         restore(tmp_path / "backup", tmp_path / "again")
 
 

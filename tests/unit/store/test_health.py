@@ -14,7 +14,7 @@ from ctxd.store.health import Health
         (lambda health: health.fill("no space left"), "disk_full", "Free space on the filesystem of the state"),
         (lambda health: health.lose("the journal ends early"), "data_loss", "restore a backup"),
         (lambda health: health.fail("input/output error"), "store_failed", "Check the disk"),
-        (lambda health: health.drain(), "draining", "Connect again"),
+        (lambda health: health.drain(), "draining", "Reconnect once"),
     ],
 )
 def test_a_refused_write_is_told_the_remedy(befall: Callable[[Health], None], code: str, remedy: str) -> None:

@@ -79,7 +79,7 @@ async def test_the_digest_of_the_versions_is_that_of_the_journal_s_fold(root):
         ("DELETE FROM journal WHERE seq=5", "row 5 is missing"),
         ("DELETE FROM journal WHERE seq=40", "row 40 was acknowledged"),
         ("UPDATE version SET body=zeroblob(length(body)) WHERE tx=5", "is damaged"),
-        ("DELETE FROM version WHERE tx=5", "are not what the journal says"),
+        ("DELETE FROM version WHERE tx=5", "differ from the journal"),
         (
             "INSERT INTO version SELECT entity, vt, tx+100, tx_time, body, content, crc FROM version WHERE tx=5",
             "damaged",

@@ -1,4 +1,4 @@
-"""The one door to versions: what is accepted is seen at once, what is acknowledged is durable, what failed is gone."""
+"""The version store: what is accepted is seen at once, what is acknowledged is durable, what failed is gone."""
 
 import anyio
 import anyio.lowlevel

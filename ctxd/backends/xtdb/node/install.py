@@ -67,9 +67,9 @@ def fetch_jars(maven: Path, into: Path, listed: Mapping[str, str], say: Say, env
         )
         if wrong := check_jars(fetched, listed):
             raise NodeFailure(
-                "the jars that Maven brought are not those this ctxd was made with: " + "; ".join(wrong[:5]),
-                remedy="Remove them from Maven's own store (~/.m2/repository) and run it again. If that happens again, "
-                "do not use them: a server in between changes what it passes on.",
+                "the downloaded jars differ from the expected ones: " + "; ".join(wrong[:5]),
+                remedy="Remove them from ~/.m2/repository and run the command again. If they differ again, a proxy or "
+                "mirror alters the files: do not use them.",
                 exit_code=2,
             )
         if into.exists():
@@ -98,11 +98,11 @@ def _run_maven(command: list[str], say: Say, environ: Mapping[str, str]) -> None
     told = " ".join(errors[:2]) or f"it ended with {maven.returncode}"
     offline = any(sign in " ".join(errors) for sign in _NO_NETWORK)
     raise NodeFailure(
-        f"Maven could not bring the jars: {told[:1000]}",
-        remedy="Maven has no way to its repository: check the network, or the mirror in ~/.m2/settings.xml, and run it "
-        "again; what is there already is kept."
+        f"Maven could not download the jars: {told[:1000]}",
+        remedy="Maven cannot reach its repository: check the network, or the mirror in ~/.m2/settings.xml, and run the "
+        "command again; downloaded files are reused."
         if offline
-        else "Run it again: what is there already is kept. If it goes on, the lines above are Maven's own.",
+        else "Run the command again; downloaded files are reused. If it fails again, see Maven's errors above.",
     )
 
 
