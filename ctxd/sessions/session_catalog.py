@@ -141,7 +141,7 @@ class Filters:
         return any(self._text in part.casefold() for part in (row.preview, row.session, row.agent, row.title))
 
     def is_of_project(self, project: Project | None) -> bool:
-        """True if sessions of ``project`` pass the filter by project, or if there is none."""
+        """True if sessions of ``project`` pass the filter by project; every session does without that filter."""
         if self.project is None:
             return True
         known = self._projects.get(project)

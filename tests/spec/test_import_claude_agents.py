@@ -234,7 +234,7 @@ class EarlierImport(TranscriptImport):
 
     async def _record_outcome(self, planned: Any) -> None:
         await super()._record_outcome(planned)
-        planned.done.record.start = None
+        planned.done.state.start = None
 
 
 @pytest.mark.requirement("IMP-2")
