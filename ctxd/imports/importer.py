@@ -4,6 +4,7 @@ The daemon stores a state of each imported source, so that a repeated import rea
 commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -61,6 +62,7 @@ _QUIET_MS: Final = 3_600_000
 
 _PLANNED_LINES_MAX: Final = 200_000
 _PATH_CHARS_MAX: Final = 4096
+_WINDOWS: Final = re.compile(r"([A-Za-z]):[\\/](.*)")
 
 
 class TranscriptImport:
@@ -534,8 +536,11 @@ def _run_ended_ns(source: Transcript) -> int:
 
 
 def _workdir(source: Transcript) -> str:
-    """Return the working directory of a source; the root directory if it has none."""
+    """Return the working directory of a source; the root directory if it has none. A path of a Windows drive becomes
+    its place in WSL (Windows Subsystem for Linux)."""
     found = source.workdir
+    if (drive := _WINDOWS.fullmatch(found)) is not None:
+        found = f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/").rstrip("/")
     return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
 
 

@@ -138,3 +138,26 @@ def test_no_session_begins_with_a_context_that_is_nested_too_deeply(
     assert tip is not None
     refused = ctx(daemon, "resume", tip.commit, "--in", "pi", "--cwd", str(tmp_path), HOME=str(tmp_path))
     assert refused.returncode == 1 and f"no session can begin with the context of {tip.commit}" in refused.stderr
+
+
+@pytest.mark.requirement("LST-11")
+@pytest.mark.parametrize(
+    ("cwd", "directory"),
+    [
+        (r"C:\Users\ann\parser", "/mnt/c/Users/ann/parser"),
+        ("d:/parser/", "/mnt/d/parser"),
+        (r"\\server\share\parser", "/"),
+        ("parser", "/"),
+    ],
+)
+def test_a_directory_on_a_windows_drive_is_a_project_by_its_place_in_wsl(
+    daemon: Running, client: SyncClient, tmp_path: Path, cwd: str, directory: str
+) -> None:
+    claude = Claude()
+    records = [{**record, "cwd": cwd} for record in claude.turn("a", "b")]
+    imported(daemon, "claude", write(tmp_path / f"{claude.session}.jsonl", records))
+    view = client.session_get(claude.id).session
+    assert view.workdir == directory
+    assert (view.project is None) == (directory == "/")
+    listed = client.session_list(project="parser", limit=1000).sessions
+    assert (claude.id in [row.session for row in listed]) == (directory != "/")
