@@ -59,8 +59,8 @@ CHECKPOINT_IDLE_S: Final = 1.0
 """Seconds without a write after which the write-ahead log is emptied."""
 
 FOLLOWERS_DELAY_S: Final = 0.4
-"""Seconds from a durable write until the followers of the journal are woken, so that they read several at once; up to
-twice as long while there are writes."""
+"""Seconds from a durable write until the followers of the journal are woken, so that they read several at once. Up to
+twice as long between slow writes, and ``PROBE_S`` on a full disk."""
 
 PURGE_RETRY_S: Final = 0.005
 """Seconds until the next step of a purge's removal while nothing is written; doubled each time a reader blocks it."""

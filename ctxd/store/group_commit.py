@@ -100,17 +100,17 @@ class CommitQueue:
         landed: Callable[[Sequence[QueuedWrite]], None],
         lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
-        grown: Callable[[], None],
+        wake_followers: Callable[[], None],
     ) -> None:
         """``landed`` is called with entries just after their ``Pending`` is resolved, ``lost`` with entries just before
-        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. ``grown`` is called after new entries,
-        once for those of ``FOLLOWERS_DELAY_S``. None of the four may raise."""
+        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. ``wake_followers`` is called at most
+        once in ``FOLLOWERS_DELAY_S``, for all entries since. None of the four may raise."""
         self._health = health
         self._landed = landed
         self._lost = lost
         self._fault = fault
-        self._grown = grown
-        self._grown_due = inf
+        self._wake_followers = wake_followers
+        self._followers_due = inf
         self.queue: deque[QueuedWrite] = deque()
         """Accepted writes that are not in a transaction yet, in journal order."""
         self.queued_bytes = 0
@@ -203,10 +203,11 @@ class CommitQueue:
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
                     await self._land(batch, chains)
-                    if (now := anyio.current_time()) >= self._grown_due:
-                        self._grown_due = inf
-                        self._grown()
-                    self._grown_due = min(self._grown_due, now + limits.FOLLOWERS_DELAY_S)
+                    if (now := anyio.current_time()) >= self._followers_due:
+                        self._followers_due = inf
+                        self._wake_followers()
+                    else:
+                        self._followers_due = min(self._followers_due, now + limits.FOLLOWERS_DELAY_S)
                     if self._journal_writer.compression_due:
                         await self._thread.call(self._journal_writer.compress)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
@@ -220,8 +221,8 @@ class CommitQueue:
             self._thread.stop()
 
     async def _idle(self) -> None:
-        """Do upkeep until a write or a failure comes."""
-        purge_delay, is_pause = limits.PURGE_RETRY_S, True
+        """Wait for a write or a failure. Meanwhile wake the followers, once, then do upkeep."""
+        purge_delay, followers_wait = limits.PURGE_RETRY_S, True
         idle_delay: float | None = limits.FOLLOWERS_DELAY_S
         while not self.queue and self._failure is None:
             full, purging = self._health.code == "disk_full", self._journal_writer.purging
@@ -229,11 +230,12 @@ class CommitQueue:
             with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
                 await self._wake.wait()
                 continue
-            self._grown_due = inf
-            self._grown()
-            if is_pause and not (full or purging):
-                is_pause, idle_delay = False, limits.CHECKPOINT_IDLE_S - limits.FOLLOWERS_DELAY_S
-                continue
+            if followers_wait:
+                followers_wait, self._followers_due = False, inf
+                self._wake_followers()
+                idle_delay = limits.CHECKPOINT_IDLE_S - limits.FOLLOWERS_DELAY_S
+                if not (full or purging):
+                    continue
             idle_delay = await self._do_upkeep(full=full, purging=purging)
             purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
 

@@ -66,11 +66,12 @@ class Follower:
             await self._wait(at)
 
     async def wait(self, after: int) -> None:
-        """Return once a row after ``after`` is durable, within about ``FOLLOWERS_DELAY_S``, so that further rows can be
-        read with it. Cancel: safe."""
+        """Return some time after a row after ``after`` is durable, see ``FOLLOWERS_DELAY_S``: further rows can be read
+        with it. Waits forever if the store fails: run this in a task that ends with the store. Cancel: safe."""
         await self._wait(after)
 
     def mark(self, seq: int) -> None:
-        """Mark the work up to row ``seq`` as done. It is stored with the next transaction, within a second."""
+        """Mark the work up to row ``seq`` as done. The mark is stored with a later transaction, or at an orderly end:
+        after a kill, the rows since an older mark come again."""
         self.after = seq
         self._keep(self.name, seq)

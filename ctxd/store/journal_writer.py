@@ -91,7 +91,8 @@ class JournalWriter:
         self._cleared: set[bytes] = set()
         self._files: dict[Path, tuple[int, int]] = {}
         self.marks: dict[str, int] = {}
-        """Marks of followers that the next transaction stores."""
+        """Marks of followers, by name. Those that have changed are stored by the next transaction."""
+        self._kept_marks: dict[str, int] = {}
         self.complaints: list[str] = []
         """Damage found at the start that does not prevent writes."""
         self._copied_for_purge = False
@@ -218,7 +219,7 @@ class JournalWriter:
             if tidy:
                 with sqlite_file.faults():
                     self._finish_purges_waiting()
-                    if self.marks:
+                    if self.marks != self._kept_marks:
                         with self._transaction():
                             self._keep_marks()
                     self._empty_log()
@@ -247,7 +248,7 @@ class JournalWriter:
                     if (purge := run[0].encoded.write.purge) is not None:
                         self._purge(run[0], purge)
                     chains += self._insert(run, before)
-                if self.marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
+                if self.marks != self._kept_marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
                     self._keep_marks()
             pending = entries[-1].pending
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
@@ -449,9 +450,11 @@ class JournalWriter:
     # --- upkeep ---
 
     def _keep_marks(self) -> None:
-        marks, self.marks = self.marks, {}
-        for name, seq in marks.items():
-            self._set_meta(journal.follower_name(name), seq.to_bytes(8, "big"))
+        # The loop may set marks meanwhile. A transaction that is rolled back loses those in it: the next ones follow.
+        for name, seq in list(self.marks.items()):
+            if self._kept_marks.get(name) != seq:
+                self._kept_marks[name] = seq
+                self._set_meta(journal.follower_name(name), seq.to_bytes(8, "big"))
 
     def _empty_log(self) -> None:
         """Move the write-ahead log into the database, and flush the witness."""

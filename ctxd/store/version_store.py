@@ -85,7 +85,7 @@ class VersionStore:
         self._listeners = Listeners()
         self._health = Health(self._listeners.health)
         self._commits = CommitQueue(
-            self._health, self._note_landed, self._note_lost, self._listeners.fault, self._note_growth
+            self._health, self._note_landed, self._note_lost, self._listeners.fault, self._wake_followers
         )
         self.is_purging, self._settle = self._commits.is_purging, self._commits.settle
         self._times = ValidTimes()
@@ -163,7 +163,7 @@ class VersionStore:
         self._heads.durable = head.seq
         if head.seq:
             self._durable = Receipt(head.seq, head.chain.hex(), written.head_vt)
-            self._note_growth()
+            self._wake_followers()
         for complaint in written.complaints:
             self._note_damage(complaint)
         if damage:
@@ -228,7 +228,7 @@ class VersionStore:
             self._heads.trim()
         self._listeners.durable([(entry.encoded.write, entry.pending) for entry in batch])
 
-    def _note_growth(self) -> None:
+    def _wake_followers(self) -> None:
         self._growth.note(0 if self._durable is None else self._durable.seq)
 
     def _forget(self, purged: Purged) -> None:
@@ -587,7 +587,7 @@ class VersionStore:
         return await self._reading.run(answered, lambda: self._reader.rows_after(after, limit))
 
     def _keep_mark(self, name: str, seq: int) -> None:
-        self._journal_writer.marks = {**self._journal_writer.marks, name: seq}
+        self._journal_writer.marks[name] = seq
 
     async def changes(self, *, after: int, limit: int) -> list[Change]:
         """At most ``limit`` journal rows after sequence ``after``, in order. Raises and cancel: as ``get``."""
