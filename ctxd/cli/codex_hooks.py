@@ -65,7 +65,12 @@ def add_codex_hooks(text: str, command: str, path: Path) -> str:
     hashes = {trust(path, event, 0, 0, command)[1] for event in EVENTS}
     done = _completed(_without(text, path, kept.values(), hashes), command, path)
     try:
-        is_whole = _is_current(_hooks(done), command, path) and _rest(done, path, hashes) == _rest(text, path, hashes)
+        added = _hooks(done)
+        # An entry that was left over from a removed handler, in whose place ours is now, has been replaced.
+        replaced = {_name(path, place) for place in _ours(added)}
+        is_whole = _is_current(added, command, path) and (
+            _rest(done, path, hashes, replaced) == _rest(text, path, hashes, replaced)
+        )
     except UnsuitableFile:
         is_whole = False
     if not is_whole:
@@ -263,8 +268,9 @@ def _moved(
     return groups, moved
 
 
-def _rest(text: str, path: Path, hashes: Collection[str] = ()) -> dict[str, Any]:
-    """The document without our hooks and the tables that they leave empty: no change of ours may alter it."""
+def _rest(text: str, path: Path, hashes: Collection[str] = (), replaced: Collection[str] = ()) -> dict[str, Any]:
+    """The document without our hooks, the entries ``replaced``, and the tables that they leave empty: no change of ours
+    may alter it."""
     settings = _settings(text)
     hooks = settings.pop("hooks", {})
     removal = _removal(hooks, path, (), hashes)
@@ -275,7 +281,8 @@ def _rest(text: str, path: Path, hashes: Collection[str] = ()) -> dict[str, Any]
             for number, group in enumerate(groups)
             if (event, number) not in removal.groups
         ]
-    rest["state"] = {new: hooks["state"][old] for old, new in removal.names.items() if new is not None}
+    names = {old: new for old, new in removal.names.items() if new is not None and new not in replaced}
+    rest["state"] = {new: hooks["state"][old] for old, new in names.items()}
     return {**settings, "hooks": {name: value for name, value in rest.items() if value not in ([], {})}}
 
 

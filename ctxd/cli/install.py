@@ -304,14 +304,14 @@ def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -
         text = (before or b"").decode().removeprefix(_MARK)
         was_ours = harness_hooks.command(name, text) is not None if text else False
         if not after and not copy.exists():
+            _require_unchanged(path, before)
             target.unlink()
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as drafts:
             new = drafts.enter_context(_draft(target, after.encode(), like))
             kept = None if before is None or was_ours else drafts.enter_context(_draft(copy, before, like))
-            if _read(path) != before:
-                raise Stop(FAILURE, f"{path} changed meanwhile", hint="run the command again", symbol="conflict")
+            _require_unchanged(path, before)
             if kept is not None:
                 kept.replace(copy)
             new.replace(target)
@@ -319,6 +319,12 @@ def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -
             copy.unlink()
     except OSError as error:
         raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
+
+
+def _require_unchanged(path: Path, before: bytes | None) -> None:
+    """Raises: ``Stop`` if the file at ``path`` no longer has the content ``before``."""
+    if _read(path) != before:
+        raise Stop(FAILURE, f"{path} changed meanwhile", hint="run the command again", symbol="conflict")
 
 
 @contextmanager

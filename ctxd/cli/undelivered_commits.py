@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final, Self
 
 import msgspec
@@ -82,12 +83,19 @@ class UndeliveredFile:
     """The commits of one capture, oldest first, and how many of them are delivered. The file is locked while open."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: BlockingIOError if another process has locked the file; OSError; ValueError for a damaged file."""
+        """Raises: BlockingIOError if another process has locked the file; OSError; ValueError for a damaged file, or
+        something else in its place."""
         self.path = path
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "r+b", 0)
+        # O_NONBLOCK: a named pipe in the file's place must not block.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | flags, 0o600)
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ValueError(f"{path} is not a regular file")
+        self._file = os.fdopen(descriptor, "r+b", 0)
         self._written = self._sent = 0
         self.parent: str | None = None
-        self._reader = path.open("rb")
+        self._reader = os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._resume()

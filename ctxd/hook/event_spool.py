@@ -23,7 +23,8 @@ CLOCK_NS = 10_000_000_000
 SUFFIX = ".event"
 DRAFT = ".draft"
 LOST = "lost"
-"""Name of the file with a line for each event that was dropped: its time in ms and the reason."""
+"""Name of the file with a line for each event that was dropped: its time in ms and the reason. A zero byte stands for
+an event that was dropped because the disk was full, also for this line."""
 
 
 class EventSpool:
@@ -148,7 +149,8 @@ class EventSpool:
     def lost(self) -> list[str]:
         """The reasons for which events were dropped, oldest first. Raises: OSError."""
         try:
-            return [line.partition(" ")[2] for line in self.read(LOST).decode("utf-8", "replace").splitlines()]
+            lines = self.read(LOST).decode("utf-8", "replace").replace("\0", "0 disk\n").splitlines()
+            return [line.partition(" ")[2] for line in lines]
         except FileNotFoundError:
             return []
 
@@ -172,7 +174,19 @@ class EventSpool:
             return
         try:
             with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
-                if file.tell() < 65_536:
-                    file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
+                if (end := file.tell()) < 65_536:
+                    _append(file, f"{time.time_ns() // 1_000_000} {reason}\n".encode(), end)
         except OSError:
             return
+
+
+def _append(file: FileIO, line: bytes, end: int) -> None:
+    """Add ``line`` to a file of ``end`` bytes; on a full disk, which may still extend a file by a hole, one zero byte.
+    Raises: OSError."""
+    try:
+        if file.write(line) == len(line):
+            return
+    except OSError:
+        pass
+    os.ftruncate(file.fileno(), end)
+    os.ftruncate(file.fileno(), end + 1)

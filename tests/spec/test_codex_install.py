@@ -206,3 +206,15 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, text: s
     else:
         assert f"{file}: it is not valid TOML" in done.stderr and done.stderr.count("\n") == 1
     assert file.read_text() == text
+
+
+@pytest.mark.requirement("HOK-12")
+def test_trust_that_is_left_of_a_removed_handler_is_replaced_where_ours_takes_its_place(tmp_path: Path) -> None:
+    file = written(tmp_path, "codex", PLAIN)
+    file.write_text(PLAIN + trusted(file, "0:0", "gone") + trusted(file, "7:0", "other"))
+    done = ctx(tmp_path, "install", "codex")
+    assert done.returncode == 0, done.stderr
+    assert state(tmp_path)["state"] == "connected"
+    states = settings(file)["hooks"]["state"]
+    assert states[f"{file}:stop:0:0"]["trusted_hash"] != "sha256:gone"
+    assert states[f"{file}:stop:7:0"] == {"trusted_hash": "sha256:other"}, "no handler of ours is there"

@@ -105,3 +105,9 @@ def test_a_full_disk_leaves_no_half_of_a_commit(path):
 
 def test_directories_are_the_users_alone(path):
     assert [os.stat(each).st_mode & 0o777 for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(path):
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="not a regular file"):
+        UndeliveredFile(path)
