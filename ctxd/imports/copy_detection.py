@@ -72,6 +72,19 @@ class ImportedLines(TranscriptPlan):
         return super()._path(first, start if start.source or self._tip is None else self._tip)
 
 
+def copied_to(plan: TranscriptPlan) -> CopyEnd:
+    """Return the end of the copy at the end of a source without later lines of its own. ``plan`` has copied lines."""
+    there, place = plan.outside[next(reversed(plan.outside))]
+    return _end_at(there, place, 0)
+
+
+def _end_at(plan: TranscriptPlan, place: int, own: int) -> CopyEnd:
+    """Return the end of a copy after line ``place`` of ``plan``, which may be a copy itself."""
+    while place in plan.outside:
+        plan, place = plan.outside[place]
+    return CopyEnd(plan.source, place, own)
+
+
 def fingerprint(record: Record) -> int:
     """Return a hash of a record that is equal for its copies in other sessions."""
     same = {name: value for name, value in record.items() if name not in _COPIED}
@@ -162,11 +175,8 @@ class CopyDetector:
         """Set ``end``, as the copy leaves its origin before ``line``. Returns: False if no beginning was copied."""
         if self._is_selection or self._last_copied is None:
             return False
-        there, place = self._plan, self._last_copied
-        while there is not None and place in there.outside:
-            there, place = there.outside[place]
-        path = self.origin.path if there is None else there.source
-        self.end = CopyEnd(path, place, fingerprint(line.record or {}))
+        assert self._plan is not None, "until the copy ends"
+        self.end = _end_at(self._plan, self._last_copied, fingerprint(line.record or {}))
         return True
 
     def continue_comparison(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:

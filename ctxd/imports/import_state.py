@@ -38,13 +38,13 @@ class SourceState(msgspec.Struct, array_like=True):
     imported before the session had events of its own. ``continued``: the commit of the session that lines after those
     events continue, empty for none. ``number``: the position in the order of first imports, 0 before the first: a later
     source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is not a copy.
-    ``newest``: the last commit of its main chain, empty if it has none of its own. ``whole``: the bytes that were
-    imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
-    of the first line that continues the session. ``planned_before``: the bytes that an earlier parser version planned,
-    whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if that is not known: it stays there
-    though its call may become known later. ``undated``: the newest time, in ms since 1970, of a commit that has it from
-    the file, as its lines have none: later commits are not dated before it. ``format``: that of a rollout of
-    codex; empty for other sources, and in older records.
+    ``newest``: the last commit of its main chain, that of its origin for a copy without lines of its own. ``whole``:
+    the bytes that were imported including events that hooks had recorded, because the hooks missed earlier turns.
+    ``continued_at``: the end of the first line that continues the session. ``planned_before``: the bytes that an
+    earlier parser version planned, whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if
+    that is not known: it stays there though its call may become known later. ``undated``: the newest time, in ms since
+    1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
+    ``format``: that of a rollout of codex; empty for other sources, and in older records.
     """
 
     parser: int

@@ -21,7 +21,7 @@ from ctxd.imports.busy_sources import BusySources
 from ctxd.imports.chain_starts import ChainStarts, UnderWay
 from ctxd.imports.changed_sources import ChangedSources
 from ctxd.imports.commit_batches import CommitBatches, Parent
-from ctxd.imports.copy_detection import CopyDetector, ImportedLines
+from ctxd.imports.copy_detection import CopyDetector, ImportedLines, copied_to
 from ctxd.imports.event_deduplication import ExistingEvents
 from ctxd.imports.existing_events import existing_events, handed_over, read_session_events
 from ctxd.imports.import_lock import import_lock
@@ -342,6 +342,11 @@ class TranscriptImport:
             return
         if plan.copied and not plan.made:
             await self._create(source)
+            end = plan.at_line(plan.size - 1)
+            state.newest = "" if end.repeated else (await self._parent(planned, end)).commit or ""
+        if done.is_within_copy and plan.copied:
+            # Its origin may be gone once it has lines of its own.
+            state.copy_end = copied_to(plan)
         await self._describe(planned)
         state.cuts = [*(state.cuts if not is_rewritten else ()), done.size]
         state.cuts, state.ends = sorted(set(state.cuts)), sorted(done.ends)

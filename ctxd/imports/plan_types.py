@@ -49,7 +49,7 @@ class PlannedDelta(NamedTuple):
 
 class CopyEnd(NamedTuple):
     """The end of a copy: line ``place``, from 0, of the source at ``path`` is the last line copied, and ``own`` is the
-    fingerprint of the next line of the copy."""
+    fingerprint of the next line of the copy, 0 while it has no other lines."""
 
     path: str
     place: int

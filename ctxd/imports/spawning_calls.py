@@ -25,7 +25,7 @@ class SpawningCalls:
 
     def __init__(self) -> None:
         self._calls: dict[str, int] = {}
-        self._results: dict[str, int] = {}
+        self._results: dict[str, list[int]] = {}
 
     def __contains__(self, call: str) -> bool:
         return call in self._calls
@@ -37,16 +37,24 @@ class SpawningCalls:
                 self._calls[event.call] = place
             elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
                 for name in _spawned_in(event):
-                    self._results.setdefault(name, call)
+                    self._results.setdefault(name, []).append(call)
             elif isinstance(event, OpaqueEvent) and event.kind in _STARTED:
                 started, spawner = _started_in(record_of(event.data))
                 if started:
-                    self._results.setdefault(started, self._calls.get(spawner, place))
+                    self._results.setdefault(started, []).append(self._calls.get(spawner, place))
 
-    def line(self, keys: Iterable[str]) -> int | None:
-        """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any."""
-        known = (places[key] for key in keys for places in (self._calls, self._results) if key in places)
-        return next(known, None)
+    def line(self, keys: Iterable[str], last: int | None = None) -> int | None:
+        """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any.
+
+        codex may use the name of a task for several sub-agents, one after the other. Of their calls, this is the last
+        one up to the place ``last``.
+        """
+        for key in keys:
+            if (call := self._calls.get(key)) is not None:
+                return call
+            if found := self._results.get(key):
+                return max((place for place in found if last is not None and place <= last), default=found[0])
+        return None
 
 
 def spawns(events: Iterable[Event]) -> bool:

@@ -251,9 +251,9 @@ class TranscriptPlan:
     def at_spawn(self, *keys: str, began: int | None = None) -> Start:
         """Return the start of the chain of the sub-agent with ``keys``: after its call, else after the last line before
         ``began``, in ms since 1970, else at the newest commit."""
-        place = self.spawning.line(keys)
-        place = self._clock.last_before(began) if place is None and began is not None else place
-        if place is not None:
+        last = None if began is None else self._clock.last_before(began)
+        place = self.spawning.line(keys, self.size if last is None and began is not None else last)
+        if (place := last if place is None else place) is not None:
             return self.at_line(place)
         main = self._main
         if main is not None and main.start.source == self.source:

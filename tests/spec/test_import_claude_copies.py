@@ -212,18 +212,25 @@ def test_a_branch_within_a_fork_repeats_the_lines_of_the_fork(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_fork_that_was_imported_before_it_had_lines_of_its_own_goes_on_once(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("title", ["", "t"])
+def test_a_fork_that_was_imported_before_it_had_messages_of_its_own_goes_on_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, title: str, is_gone: bool
 ) -> None:
     records = claude.turn("a", "b")
-    write(tmp_path / f"{claude.session}.jsonl", records)
+    origin = write(tmp_path / f"{claude.session}.jsonl", records)
     fork = fork_of(claude, "b")
-    title = {"type": "custom-title", "customTitle": "Fork", "label": "t"}
-    path = write(tmp_path / f"{fork.session}.jsonl", [title, *forked(records, fork.session)])
+    own = [{"type": "custom-title", "customTitle": "Fork", "label": "t"}] if title else []
+    path = write(tmp_path / f"{fork.session}.jsonl", [*own, *forked(records, fork.session)])
     imported(daemon, "claude", tmp_path)
+    if is_gone:
+        origin.unlink()
     append(path, *fork.turn("c", "d"))
     imported(daemon, "claude", tmp_path)
-    assert once(client, claude.id, fork.id) == "abcdt" and views(client, fork.id) == ["abtcd"]
+    append(path, *fork.turn("e", "f"))
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id, fork.id) == f"abcdef{title}"
+    assert views(client, fork.id) == [f"ab{title}cdef"]
 
 
 @pytest.mark.requirement("IMP-4")

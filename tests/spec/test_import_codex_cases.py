@@ -20,9 +20,10 @@ from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
 from tests.client.running import Running
+from tests.spec.claude_records import once
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import head, kept, narrative, spent, window
-from tests.spec.test_import import Record, commits, ctx, imported, labels, views
+from tests.spec.test_import import Codex, Record, commits, ctx, imported, labels, views
 
 
 @pytest.mark.requirement("IMP-3")
@@ -423,6 +424,30 @@ def test_a_sub_agent_of_codex_begins_after_its_call_whatever_names_it(
 
 
 @pytest.mark.requirement("IMP-3")
+def test_sub_agents_of_codex_that_have_one_name_begin_after_their_own_calls(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    caller, path = Thread(), "/root/worker"
+    spawned = {"thread_spawn": {"parent_thread_id": caller.thread, "depth": 1, "agent_path": path}}
+    agents = [Thread(source={"subagent": spawned}) for _ in range(3)]
+    for label, agent in zip("adg", agents, strict=True):
+        caller.begin()
+        caller.ask(label)
+        caller.add("s", type="function_call", name="spawn_agent", arguments="{}", call_id=f"c{label}")
+        called_at = caller.records[-1]["timestamp"]
+        caller.add("o", type="function_call_output", call_id=f"c{label}", output=f'{{"task_name":"{path}"}}')
+        if label != "g":
+            caller.answer("z")
+            caller.end()
+        agent.turn("x", "y")
+        agent.records[0]["payload"]["timestamp"] = called_at
+        agent.write(tmp_path)
+    caller.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert [labels(client, head(client, agent.id)) for agent in agents] == ["masmxy", "masozdsmxy", "masozdsozgsmxy"]
+
+
+@pytest.mark.requirement("IMP-3")
 def test_a_review_begins_where_codex_entered_it(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     caller = Thread()
     caller.turn("a", "b")
@@ -532,3 +557,24 @@ def test_a_rollout_that_is_gone_before_it_is_read_is_skipped(
     result = anyio.run(run)
     assert [each.reason for each in result.skipped] == ["No such file or directory"]
     assert result.sessions == [second.id]
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_second_file_of_a_session_goes_on_once_the_first_one_is_gone(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Codex()
+    rollout.turn("a", "b")
+    first = rollout.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    rollout.turn("c", "d")
+    rollout.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    second = first.with_name(first.name.replace("rollout-", "rollout-2026-01-01T00-00-00-", 1))
+    second.write_bytes(first.read_bytes())
+    imported(daemon, "codex", tmp_path)
+    first.unlink()
+    rollout.turn("e", "f")
+    second.write_bytes(rollout.bytes())
+    imported(daemon, "codex", tmp_path)
+    assert once(client, rollout.id) == "abcdefm" and views(client, rollout.id) == ["mabcdef"]
