@@ -157,8 +157,12 @@ def _write(hook: Path) -> None:
     fresh = hook.with_name(f".{hook.name}.ctxd")
 
     def written() -> None:
-        fresh.write_text(_HOOK)
-        fresh.chmod(0o755)
+        # The hooks of a repository may be files of others: write through no link of theirs.
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o755)
+        with open(descriptor, "w") as file:
+            file.write(_HOOK)
+            os.fchmod(descriptor, 0o755)
         fresh.replace(hook)
 
     _do(written)

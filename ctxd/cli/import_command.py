@@ -1,7 +1,7 @@
 """``ctx import``: import a harness's sessions as commits, once, repeatedly, or continuously."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,7 @@ import click
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.click_support import Command, Stop
+from ctxd.clock import SystemClock
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -123,8 +124,6 @@ def _deliver_and_compare(
 
 async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessCommand, places: Sequence[Path]) -> None:
     """Import changed files until cancelled. All places are also rescanned periodically: file events can be lost."""
-    from watchfiles import awatch
-
     from ctxd.cli.spool_maintenance import deliver_waiting
     from ctxd.worker_threads import in_thread
 
@@ -137,8 +136,8 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessComm
         run.screen.note(f"ctx import: {error.message}; trying again")
         missed = set(places)
     # Changes made before the watch began are found by the first rescan, after one timeout.
-    async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
-        found = {_changed_place(harness, Path(name)) for _, name in changes}
+    async for changes in _changes(run, folders):
+        found = {_changed_place(harness, Path(name)) for name in changes}
         missed |= {path for path in found if path is not None and _is_below(path, places)}
         if not changes:
             left -= 1
@@ -156,6 +155,24 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessComm
         missed = set()
         if result.imported:
             report(run, result, is_one_of_many=True)
+
+
+async def _changes(run: Invocation, folders: Sequence[Path]) -> AsyncIterator[set[str]]:
+    """Yield the paths that have changed, an empty set after ``_IDLE_MS`` without a change, until cancelled."""
+    from watchfiles import awatch
+
+    try:
+        async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
+            yield {name for _, name in changes}
+        return
+    except (OSError, RuntimeError) as error:  # The errors of watchfiles are RuntimeErrors.
+        # Such as no inotify instance left for this user: fs.inotify.max_user_instances.
+        remedy = "sysctl fs.inotify.max_user_instances and max_user_watches raise the limits"
+        run.screen.note(f"ctx import: changes are found by rescans only, as files cannot be watched: {error}; {remedy}")
+    clock = SystemClock()
+    while True:
+        await clock.sleep(_IDLE_MS / 1000)
+        yield set()
 
 
 def _changed_place(harness: HarnessCommand, path: Path) -> Path | None:

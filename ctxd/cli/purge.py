@@ -13,6 +13,7 @@ from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import session_if_any
 from ctxd.cli.spool_maintenance import erase
+from ctxd.cli.undelivered_commits import erase_undelivered
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.errors import NotFound
@@ -68,13 +69,14 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
             _require_confirmed(what)
         quoted = (id, object, os.path.abspath(object) if "/" in object else "")
         waiting = 0 if turns else erase(socket, quoted)
+        undelivered = _erased_commits(object.removeprefix(_CHAT)) if commits else 0
         done = _with_commits(client, client.object_purge(id, turns=turns or None), beside)
         # The purge of the chat also erased the texts that its commits share with it.
         left = len(_with_content(client, object.removeprefix(_CHAT))) if is_chat and not turns else 0
     if run.screen.as_json:
         run.screen.document(done)
     else:
-        _report(run, id, done, waiting, left)
+        _report(run, id, done, waiting, undelivered, left)
     if not done.complete:
         hint = "if a verification or a backup is running, the daemon erases the files when it ends"
         raise Stop(FAILURE, f"not yet erased: {', '.join(done.residue)}", hint=hint, symbol="residue")
@@ -89,13 +91,25 @@ def _require_confirmed(what: str) -> None:
         raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
 
 
-def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, left: int) -> None:
-    """Write the outcome of a purge; ``left``: the number of commits of the session that still have messages."""
+def _erased_commits(session: str) -> int:
+    """Erase the commits of ``session`` that captures could not deliver. Returns: their number. Raises: Stop."""
+    try:
+        return erase_undelivered(session, os.environ)
+    except (OSError, ValueError) as error:
+        message = f"commits that a capture could not deliver cannot be read: {error}"
+        raise Stop(FAILURE, message, hint="remove that file, then purge again", symbol="residue") from None
+
+
+def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, undelivered: int, left: int) -> None:
+    """Write the outcome of a purge. ``waiting``: the number of erased hook events; ``undelivered``: of erased commits
+    that a capture could not deliver; ``left``: of commits of the session that still have messages."""
     run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
     if others := [short(each) for each in done.objects if each != id]:
         run.screen.line(f"purged with it, for the same text: {', '.join(others)}")
     if waiting:
         run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
+    if undelivered:
+        run.screen.line(f"{count(undelivered, 'commit')} of ctx capture that waited for the daemon, erased")
     if not done.complete:
         return
     if left:

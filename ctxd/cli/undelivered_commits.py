@@ -157,6 +157,23 @@ class UndeliveredFile:
         finally:
             os.close(folder)
 
+    def erase(self, session: str) -> int:
+        """Erase the undelivered commits of ``session``; later ones of the file continue what is before them. Returns:
+        their number. Raises: OSError, ValueError."""
+        waiting = list(iter(self.next, None))
+        kept = [commit for commit in waiting if commit.session != session]
+        if len(kept) < len(waiting):
+            lines = [msgspec.json.encode(_Progress(0, self.parent)), *map(msgspec.json.encode, kept), b""]
+            draft = self.path.with_suffix(".draft")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(b"\n".join(lines))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path) if kept else self.path.unlink()
+            draft.unlink(missing_ok=True)
+        return len(waiting) - len(kept)
+
     def remove(self) -> None:
         """Close and delete the file, once all its commits are delivered."""
         self.path.unlink(missing_ok=True)
@@ -198,16 +215,39 @@ class UndeliveredFile:
 
 def folder_of(socket: str, environ: Mapping[str, str]) -> Path:
     """The directory of the commits for the daemon at ``socket``; created with mode 0700. Raises: OSError."""
-    root = Path(user_state_dir(environ)).with_name("ctx-capture")
+    root = _root(environ)
     folder = root / sha256(os.path.abspath(socket).encode()).hexdigest()[:16]
     for each in (root, folder):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
+def erase_undelivered(session: str, environ: Mapping[str, str]) -> int:
+    """Erase the commits of ``session`` that wait for any daemon, except those of running captures.
+
+    Returns their number. Raises: OSError, or ValueError for a damaged file, after erasing all others.
+    """
+    erased, failure = 0, None
+    for path in sorted(_root(environ).glob(f"*/*{_SUFFIX}")):
+        try:
+            with UndeliveredFile(path) as file:
+                erased += file.erase(session)
+        except (BlockingIOError, FileNotFoundError):
+            continue
+        except (OSError, ValueError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return erased
+
+
 def left_over(folder: Path) -> list[Path]:
     """The files in ``folder``, oldest first, including those of running captures."""
     return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def _root(environ: Mapping[str, str]) -> Path:
+    return Path(user_state_dir(environ)).with_name("ctx-capture")
 
 
 def new_path(folder: Path, at_ms: int, id: str) -> Path:

@@ -294,3 +294,17 @@ def test_the_hook_goes_where_git_looks_for_it(repository: Repository, tmp_path: 
     assert repository.trailers(CTXD_CONTEXT_ID="ctx-2") == ["ctx-2"]
     outside = repository.run(str(CTX), "install", "git", at=tmp_path)
     assert outside.returncode == 3
+
+
+@pytest.mark.requirement("CLI-7")
+def test_the_hook_is_written_through_no_link_of_the_repository(repository: Repository, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine\n")
+    hooks = repository.root / "hooks"
+    hooks.mkdir()
+    (hooks / ".commit-msg.ctxd").symlink_to(mine)
+    repository.git("config", "core.hooksPath", "hooks")
+    assert repository.install()["changed"]
+    assert mine.read_text() == "mine\n" and not mine.stat().st_mode & 0o111
+    assert not (hooks / "commit-msg").is_symlink()
+    assert repository.trailers(message="text", CTXD_CONTEXT_ID="ctx-1") == ["ctx-1"]

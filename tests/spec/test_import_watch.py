@@ -13,7 +13,9 @@ import pytest
 import watchfiles
 from watchfiles import Change
 
+from ctxd.cli import import_command
 from ctxd.cli.main import run
+from ctxd.clock import SystemClock
 from ctxd.imports.importer import TranscriptImport
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd_client import connect
@@ -72,6 +74,38 @@ def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_fold
     monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
     assert run(["import", "claude", str(tmp_path), "--watch"]) == 0
     assert views(client, claude.id) == ["ab"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_rescans_where_files_cannot_be_watched(
+    daemon: Running,
+    client: SyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    claude = Claude()
+    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+
+    async def without_inotify(*_: object, **__: object) -> AsyncIterator[set[tuple[Change, str]]]:
+        raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
+        yield set()
+
+    class Ended(Exception):
+        """Ends the watch."""
+
+    async def grown(_: SystemClock, seconds: float) -> None:
+        if views(client, claude.id) == ["abc"]:
+            raise Ended
+        append(path, claude("c"))
+
+    monkeypatch.setattr(watchfiles, "awatch", without_inotify)
+    monkeypatch.setattr(import_command, "_RESCAN_TIMEOUTS", 0)
+    monkeypatch.setattr(SystemClock, "sleep", grown)
+    monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
+    with pytest.raises(Ended):
+        run(["import", "claude", str(tmp_path), "--watch"])
+    assert "rescans only" in capsys.readouterr().err
 
 
 @pytest.mark.requirement("IMP-9")

@@ -5,9 +5,19 @@ import resource
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ctxd.cli import undelivered_commits
-from ctxd.cli.undelivered_commits import PREVIOUS, NoRoom, QueuedCommit, UndeliveredFile, folder_of, left_over, new_path
+from ctxd.cli.undelivered_commits import (
+    PREVIOUS,
+    NoRoom,
+    QueuedCommit,
+    UndeliveredFile,
+    erase_undelivered,
+    folder_of,
+    left_over,
+    new_path,
+)
 
 
 def commit(number: int, size: int = 10) -> QueuedCommit:
@@ -105,6 +115,35 @@ def test_a_full_disk_leaves_no_half_of_a_commit(path):
 
 def test_directories_are_the_users_alone(path):
     assert [os.stat(each).st_mode & 0o777 for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
+
+
+@pytest.mark.requirement("CMT-19")
+def test_erasing_a_session_leaves_the_commits_of_others_and_what_was_delivered(path):
+    environ = {"XDG_STATE_HOME": str(path.parents[2])}
+    others = new_path(path.parent, 6, "other")
+    with UndeliveredFile(path) as file, UndeliveredFile(others) as mixed:
+        for number in range(3):
+            file.append(replace(commit(number), session="s1"))
+        for number, session in enumerate(("s1", "s2", "s1", "s2")):
+            mixed.append(replace(commit(number), session=session))
+        mixed.note_delivered("ctx-00000001")
+        assert erase_undelivered("s1", environ) == 0, "both are in use"
+    assert erase_undelivered("s1", environ) == 3 + 1
+    assert not path.exists() and left_over(path.parent) == [others]
+    with UndeliveredFile(others) as mixed:
+        assert mixed.parent == "ctx-00000001"
+        assert [each.session for each in taken(mixed)] == ["s2", "s2"]
+
+
+@pytest.mark.requirement("CMT-19")
+def test_a_damaged_file_is_reported_after_the_others_are_erased(path):
+    environ = {"XDG_STATE_HOME": str(path.parents[2])}
+    with UndeliveredFile(path) as file:
+        file.append(replace(commit(0), session="s1"))
+    new_path(path.parent, 1, "damaged").write_bytes(b"no commit\n")
+    with pytest.raises(ValueError, match="is damaged"):
+        erase_undelivered("s1", environ)
+    assert not path.exists()
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(path):
