@@ -13,10 +13,13 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
-from ctxd.transcripts.claude_code import TEAMMATE
+from ctxd.transcripts.claude_code import TEAMMATE, compaction_metadata
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.records import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
+
+BOUNDARY: Final = "compact_boundary"
+"""Kind of the event before the summary of a compaction by Claude Code."""
 
 HISTORY: Final = "replacement_history"
 """Member of compactions by codex: the items that replace the conversation."""
@@ -31,6 +34,16 @@ _PROMPTS_BYTES_MAX: Final = 80_000
 def replaces(event: typed.Event) -> TypeGuard[typed.CompactionEvent]:
     """Return True for a compaction with a summary or items that replace the conversation before it."""
     return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
+
+
+def keeps_beginning(event: typed.Event) -> bool:
+    """Return True for the boundary of a compaction by Claude Code that keeps the beginning of the conversation. Its
+    summary, of the rest, follows the kept messages, and the model gets it as a message of the user."""
+    if not isinstance(event, typed.SystemEvent) or event.kind != BOUNDARY:
+        return False
+    metadata = compaction_metadata(event.meta or {})
+    kept = record_of(metadata.get("preservedMessages") or metadata.get("preservedSegment"))
+    return event.id is not None and kept.get("anchorUuid") == event.id
 
 
 def newest_within(sizes: Iterable[int]) -> int:
@@ -119,6 +132,8 @@ class Places:
         self._places: dict[str | None, int] = {}
         self._id: str | None = None
         self._tail: str | None = None
+        self.kept_first = False
+        """True if the messages that the next compaction keeps come before its summary, see ``keeps_beginning``."""
 
     def note(self, event: typed.Event, place: int) -> None:
         """Note the place that ``event`` will have."""
@@ -127,6 +142,8 @@ class Places:
             self._id = event.id
             self._places[event.id] = place
         self._places.setdefault(event.message, place)
+        if isinstance(event, typed.SystemEvent) and event.kind == BOUNDARY:
+            self.kept_first = keeps_beginning(event)
         if isinstance(event, typed.OpaqueEvent) and event.kind == "compaction":
             self._tail = as_text(record_of(event.data).get("tail_start_id")) or None
 

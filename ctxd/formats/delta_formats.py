@@ -4,17 +4,16 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from io import BytesIO
 from itertools import chain
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.losses import args_text, event_text
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
-from ctxd.transcripts.records import Entry, Line, Record, joined_parts, lines
+from ctxd.transcripts.records import Entry, Line, joined_parts, lines
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -24,6 +23,8 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
+
+E = TypeVar("E")
 
 _CONVERSATION: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
 
@@ -108,12 +109,18 @@ def _from_lines(reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Callable
     return events
 
 
-def _edited_pi(deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
-    edits: dict[str, Record | None] = {}
-    if any(pi.EDIT.encode() in read() for read in deltas):
-        found = chain.from_iterable(_checked(read()) for read in deltas)
-        edits = pi.edits_of(joined_parts(found))
-    yield from _from_lines(partial(pi.read_session, edits=edits))(read() for read in deltas)
+def _edited(
+    mark: str, edits_in: Callable[[Iterable[Line]], E], reader: Callable[[Iterable[Line], E], Iterator[Entry]]
+) -> Callable[[Sequence[Callable[[], bytes]]], Iterator[Event]]:
+    """Return ``DeltaFormat.edited`` for a format whose lines with an edit contain ``mark``."""
+
+    def events(deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
+        has_edits = any(mark.encode() in read() for read in deltas)
+        edited = chain.from_iterable(_checked(read()) for read in deltas) if has_edits else ()
+        edits = edits_in(joined_parts(edited))
+        yield from _from_lines(lambda found: reader(found, edits))(read() for read in deltas)
+
+    return events
 
 
 def _checked(delta: bytes) -> Iterator[Line]:
@@ -132,12 +139,17 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
     for format in (
         DeltaFormat(events_v1.NAME, False, _from_items(events_v1.events)),
         DeltaFormat(bureau_agent_v1.NAME, False, _from_items(bureau_agent_v1.events)),
-        DeltaFormat("claude-code-v1", True, _from_lines(claude_code.read_session)),
+        DeltaFormat(
+            "claude-code-v1",
+            True,
+            _from_lines(claude_code.read_session),
+            _edited(claude_code.RETRACTED, claude_code.retracted_in, claude_code.read_session),
+        ),
         DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
         DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
         DeltaFormat("codex-events-v1", True, _from_lines(codex.read_events)),
         DeltaFormat("codex-exec-json-v1", True, _from_lines(codex_exec.read_exec)),
-        DeltaFormat("pi-v1", True, _from_lines(pi.read_session), _edited_pi),
+        DeltaFormat("pi-v1", True, _from_lines(pi.read_session), _edited(pi.EDIT, pi.edits_of, pi.read_session)),
         DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),
         DeltaFormat("opencode-v1", True, _from_lines(opencode.read_session)),
         DeltaFormat("opencode-run-json-v1", True, _from_lines(opencode.read_run)),

@@ -170,7 +170,10 @@ def _conversation(
             if left is None:
                 losses.add("messages that a compaction kept")
             bare = _bare(event, harness, own)
-            kept = [*([bare] if replaces(bare) else ()), *(left or ())]
+            if left and places.kept_first:
+                kept = [*left, typed.PromptEvent(text=event.summary, at=event.at)]
+            else:
+                kept = [*([bare] if replaces(bare) else ()), *(left or ())]
         elif _goes_on(event, harness, own):
             found = [event] if harness == "codex" or not runs_at_provider(event) else _with_output(event)
             kept += (_bare(_carried(each, harness, own, losses), harness, own) for each in found)

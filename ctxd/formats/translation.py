@@ -17,14 +17,14 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, codex_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.compacted_window import replaces, with_agent_messages, with_first_window
+from ctxd.formats.compacted_window import keeps_beginning, replaces, with_agent_messages, with_first_window
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
-from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
+from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 7
+TRANSLATOR_VERSION: Final = 8
 """Changes whenever the same deltas would give different bytes."""
 
 RAW: Final = "raw-v1"
@@ -306,10 +306,16 @@ def _events(format: str, run: Iterable[Delta], losses: Losses) -> Iterator[Event
 
 
 def _summary_first(events: Iterator[Event], number: int) -> Iterator[Event]:
-    """Yield ``events`` with the compaction among the first ``number`` before the messages that it keeps."""
+    """Yield ``events`` with the compaction among the first ``number`` before the messages that it keeps, unless these
+    are the beginning of the conversation."""
     first = list(islice(events, number))
     place = next((place for place in reversed(range(len(first))) if replaces(first[place])), 0)
-    yield from (*first[place : place + 1], *first[:place], *first[place + 1 :])
+    summary = first[place : place + 1]
+    if any(map(keeps_beginning, first[:place])):
+        told = [PromptEvent(text=each.summary, at=each.at) for each in summary if isinstance(each, CompactionEvent)]
+        yield from (*first[:place], *told, *first[place + 1 :])
+    else:
+        yield from (*summary, *first[:place], *first[place + 1 :])
     yield from events
 
 

@@ -5,7 +5,7 @@ with the usage of the whole message. The format is internal to the harness and c
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ctxd.transcripts.records import (
@@ -46,6 +46,12 @@ _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
 
 CONTINUED: Final = "This session is being continued from a previous conversation"
 """Start of the summary that follows a compaction."""
+
+RETRACTED: Final = "retractedMessageUuids"
+"""Member of a record that takes earlier messages back: Claude Code no longer sends them to the model."""
+
+_COMPARED_CHARS: Final = 24
+"""Characters by which ids are compared there: records that Claude Code splits differ in the rest."""
 
 _QUEUED: Final = "queued_command"
 """Type of the attachment with a message that arrived while the model worked. If such a message was sent after the turn
@@ -112,12 +118,32 @@ def preserved(metadata: Record) -> Segment | tuple[str, ...]:
             return ()
 
 
-def read_session(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of a session file, in file order. The file holds a tree: ``parent`` is an event's parent."""
+def retracted_in(found: Iterable[Line]) -> frozenset[str]:
+    """Return the ids, each cut to ``_COMPARED_CHARS``, of the messages that Claude Code took back in one chain, such as
+    a refused reply."""
+    ids: set[str] = set()
+    for line in found:
+        record = line.record or {}
+        if record.get("type") in ("user", "assistant") or record.get("subtype") == "model_refusal_fallback":
+            stated = record.get(RETRACTED)
+            for id in stated if isinstance(stated, list) else ():
+                ids.add(as_text(id)[:_COMPARED_CHARS])
+    return frozenset(ids)
+
+
+def read_session(found: Iterable[Line], retracted: Collection[str] = ()) -> Iterator[Entry]:
+    """Yield the events of a session file, in file order. The file holds a tree: ``parent`` is an event's parent. Those
+    of messages in ``retracted``, see ``retracted_in``, are left out."""
     reader = _Reader()
     for line in found:
         if line.record is None:
             yield damaged(line)
+        elif (
+            retracted
+            and line.record.get("type") != "system"
+            and as_text(line.record.get("uuid"))[:_COMPARED_CHARS] in retracted
+        ):
+            continue
         else:
             yield from (Entry(line.number, event) for event in reader.events(line.record))
 

@@ -9,7 +9,8 @@ import pytest
 from ctxd.formats.harness_session import INTERRUPTED
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.claude_records import answers, calls, newest, returns
+from tests.spec.claude_records import answers, calls, compaction, newest, returns
+from tests.spec.imported_contexts import narrative
 from tests.spec.test_import import Claude, Record, ctx, imported, views, write
 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -119,3 +120,49 @@ def test_a_call_of_the_provider_without_its_result_in_the_response_goes_on_as_an
     assert (call["type"], messages[2]["role"], output["type"]) == ("tool_use", "user", "tool_result")
     assert call["id"] == output["tool_use_id"]
     assert output["content"] == ("Tabs: https://e/tabs" if second else INTERRUPTED)
+
+
+def spoken(file: str) -> list[str]:
+    """The texts of the messages in a session file of Claude Code, in order."""
+    contents = [message["content"] for line in file.splitlines() if (message := json.loads(line).get("message"))]
+    return [each if isinstance(each, str) else each[0]["text"] for each in contents]
+
+
+@pytest.mark.requirement("IMP-13")
+@pytest.mark.parametrize("by", ["fallback", "error"])
+def test_a_reply_that_claude_code_took_back_is_in_no_window(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, by: str
+) -> None:
+    records = claude.turn("a", "b")
+    retracted = {"retractedMessageUuids": [claude.ids["b"]]}
+    if by == "fallback":
+        records.append(claude("r", "system", subtype="model_refusal_fallback", content="flagged", **retracted))
+        del records[-1]["message"]
+    else:
+        records.append(claude("r", "assistant", isApiErrorMessage=True, **retracted))
+    path = write(tmp_path / f"{claude.session}.jsonl", [*records, *claude.turn("c", "d")])
+    imported(daemon, "claude", path)
+    assert views(client, claude.id) == ["abrcd"], "the lines stay as they were"
+    text = narrative(client, claude.id)
+    assert "text a" in text and "text d" in text and "text b" not in text
+    assert spoken(handed_over(daemon, client, claude.id, "claude", tmp_path)) == ["text a", "text c", "text d"]
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("form", ["list", "segment"])
+def test_the_summary_of_the_rest_follows_the_beginning_that_a_compaction_keeps(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, form: str
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d"), *claude.turn("e", "f")]
+    first, last = claude.ids["a"], claude.ids["d"]
+    boundary, summary = compaction(claude, "k", "K", logical="f")
+    uuids = [claude.ids[each] for each in "abcd"]
+    kept = {"uuids": uuids} if form == "list" else {"headUuid": first, "tailUuid": last}
+    name = "preservedMessages" if form == "list" else "preservedSegment"
+    boundary["compactMetadata"][name] = {**kept, "anchorUuid": boundary["uuid"]}
+    write(tmp_path / f"{claude.session}.jsonl", [*records, boundary, summary, *claude.turn("g", "h")])
+    imported(daemon, "claude", tmp_path)
+    wanted = [f"text {each}" for each in "abcdKgh"]
+    text = narrative(client, claude.id)
+    assert sorted(wanted, key=text.index) == wanted
+    assert spoken(handed_over(daemon, client, claude.id, "claude", tmp_path)) == wanted
