@@ -35,8 +35,9 @@ from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
-from ctxd.transcripts.format_detection import HEADLESS
+from ctxd.transcripts.format_detection import HEADLESS, LINE_READERS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
+from ctxd.transcripts.records import Line
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, source_reason
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
@@ -489,7 +490,7 @@ class TranscriptImport:
         if not delta.agent:
             return None
         if (done := planned.done).conversation_end is None and delta.trigger != "session_end":
-            done.conversation_end = planned.plan.newest_with(lines_of(planned.source, done.size))
+            done.conversation_end = _newest_time(planned)
         return planned.plan.newest if done.conversation_end is None else done.conversation_end
 
     async def _parent(self, planned: PlannedSource, start: Start) -> Parent:
@@ -547,6 +548,17 @@ def _workdir(source: Transcript) -> str:
     if (drive := _WINDOWS.fullmatch(found)) is not None:
         found = f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/").rstrip("/")
     return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
+
+
+def _newest_time(planned: PlannedSource) -> int | None:
+    """Return the newest time in the whole conversation of a source, in ms since 1970. Raises: as ``lines_of``."""
+    source, newest = planned.source, planned.plan.newest
+    read = LINE_READERS[source.format]
+    for line in lines_of(source, planned.done.size):
+        for entry in read([Line(1, line.record)]) if line.record else ():
+            if entry.event.at is not None and entry.event.sidechain is None:
+                newest = max(newest or 0, entry.event.at)
+    return newest
 
 
 def _deltas(planned: PlannedSource, copies: CopyDetector) -> Iterator[PlannedDelta | None]:

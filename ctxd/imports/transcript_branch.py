@@ -36,7 +36,7 @@ class Branch:
         self.times: list[int | None] = []
         self.size = self.messages = self.text = 0
         self.is_counted = True
-        self.has_spoken = self.ends_with_boundary = False
+        self.has_spoken = self.ends_with_boundary = self.begins_with_summary = False
 
     def append(self, place: int, line: bytes, events: Sequence[Event]) -> int | None:
         """Add a line with ``events``. Returns: the newest time in them."""

@@ -8,8 +8,7 @@ of its first line; if the parent is within a delta, it begins one commit earlier
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ctxd.capture.stream_checkpoints import Trigger
@@ -57,8 +56,7 @@ class TranscriptPlan:
     def __init__(self, format: Format, source: str, *, start: Start = ROOT, agent: str = "") -> None:
         self.source = source
         self.counts: Counter[str] = Counter()
-        self.copied = 0
-        """Number of lines that repeat lines of another source, or of this one."""
+        self.copied = 0  # Lines that repeat lines of another source, or of this one.
         self.existing: ExistingEvents | None = None
         """Events that the session already has, which are left out of the following lines."""
         self.keeps_cuts = False  # Another version planned the next lines: ``end_delta`` cuts them as it did.
@@ -80,13 +78,13 @@ class TranscriptPlan:
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
         self._aside: dict[int, int] = {}  # Lines beside a turn, each with the line that it follows.
+        self._kept_in: dict[int, int] = {}  # Lines that a compaction keeps, each with the number of its commit.
         self._pending = 0
         self.newest: int | None = None
         """The newest time so far in the conversation, or in the sub-agent whose source it is, in ms since 1970."""
         self._oldest: int | None = None
         self.branch_points: list[int] = []
-        """The line after which each branch of the conversation begins, or continues after a return to it; -1 for
-        none."""
+        """The line after which each branch of the conversation begins, or is continued; -1 for none."""
         self._continued, self._summaries = set[int](), set[int]()
         self._place = 0  # Of the line that is added.
         self._to: Branch | None = None
@@ -163,13 +161,16 @@ class TranscriptPlan:
         if compaction is not None:
             mark = self._marks.take(compaction)
             kept = self._kept(mark, compaction, branch)
+            own = [each for each in kept if each.source == self.source and self._route is _claude_code]
             if mark.boundary is not None and self._commit_of[mark.boundary] and not self.keeps_cuts:
                 # An earlier import ended after it. It names the first line that stays, so it is read with them.
-                kept = (*kept, self.line(mark.boundary))
+                kept, own = (*kept, self.line(mark.boundary)), []
             if mark.last is not None:
                 self._ids.relink(mark.last, branch.last)
             self._summaries.add(self.starts[branch.last])
-            yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
+            made = self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
+            self._kept_in.update((bisect_left(self.starts, each.start), self.made) for each in own)
+            yield made
         elif not self.keeps_cuts and spawns(events):
             yield self._cut(branch, "tool_call")
         elif not self.keeps_cuts and branch.size >= DELTA_BYTES and (branch.has_spoken or self.newest is not None):
@@ -191,12 +192,6 @@ class TranscriptPlan:
             self._turns.add(begun, before, here)
         elif (turns := rolled_back(record_of(record.get("payload")))) and self._turns:
             self._turns.take_back(turns)
-
-    def newest_with(self, lines: Iterable[SourceLine]) -> int | None:
-        """Return the newest time in the conversation, in ms since 1970, if ``lines`` follow."""
-        events = (entry.event for line in lines if line.record for entry in self._read([Line(1, line.record)]))
-        times = (event.at for event in events if event.at is not None and event.sidechain is None)
-        return max(chain(() if self.newest is None else (self.newest,), times), default=None)
 
     def begin_after(self, origin: "TranscriptPlan") -> None:
         """Begin after the end of ``origin`` if no message was skipped as its copy."""
@@ -294,7 +289,9 @@ class TranscriptPlan:
         if self._commit_of[place] == 0 and place not in self.outside:
             yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
         agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
-        self._to = self._branch(self.at_line(place), agent, after=place)
+        kept = None if self.keeps_cuts else self._after_kept(place)
+        self._to = self._branch(kept or self.at_line(place), agent, after=place)
+        self._to.begins_with_summary = kept is not None
 
     def _begin_anew(self, events: Sequence[Event]) -> None:
         """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
@@ -351,14 +348,9 @@ class TranscriptPlan:
                 self._spoken[place] = True
 
     def _cut(
-        self,
-        branch: Branch,
-        trigger: Trigger,
-        *,
-        upto: int | None = None,
-        summary: str | None = None,
+        self, branch: Branch, trigger: Trigger, *, upto: int | None = None, summary: str | None = None,
         kept: tuple[Repeated, ...] = (),
-    ) -> PlannedDelta:
+    ) -> PlannedDelta:  # fmt: skip
         """Make a commit of the pending lines of ``branch``, or of those up to line ``upto``."""
         number = len(branch.places) if upto is None else bisect_left(branch.places, upto) + 1
         lines, places = branch.lines[:number], branch.places[:number]
@@ -372,6 +364,7 @@ class TranscriptPlan:
             self._continued.add(self.made)
         for place in places:
             self._commit_of[place] = self.made
+        is_compaction = summary is not None or branch.begins_with_summary
         branch.clear()
         branch.start = Start(self.source, self.made)
         branch.lines, branch.places, branch.times = rest
@@ -380,7 +373,7 @@ class TranscriptPlan:
         branch.is_counted = not branch.lines
         self._pending -= sum(map(len, lines))
         return PlannedDelta(
-            self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
+            self.made, parent, branch.agent, trigger, b"".join(lines), is_compaction, summary or "", counts,
             self.newest if branch.at is None else branch.at, self.made in self._continued,
         )  # fmt: skip
 
@@ -406,6 +399,15 @@ class TranscriptPlan:
         if self._route is _codex and not (compaction.meta or {}).get(HISTORY):
             places = self._turns.recent_prompts()
         return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
+
+    def _after_kept(self, place: int) -> Start | None:
+        """Return the start of a branch after line ``place`` if a compaction keeps it: the lines kept up to there, and
+        the summary; else None."""
+        if (number := self._kept_in.get(place)) is None:
+            return None
+        before, places, many = self._made[number - 1]
+        end = before.repeated.index(self.line(place), len(before.repeated) - many) + 1
+        return before._replace(repeated=(*before.repeated[:end], *map(self.line, places)))
 
     def line(self, place: int) -> Repeated:
         """Return line ``place`` as a line to repeat."""
@@ -473,11 +475,9 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
         return
     if "parentUuid" not in record or plan._agent:
         return
-    if not parent:
-        if not is_boundary:
-            plan._begin_anew(events)
-        return
-    if place is not None:
+    if not parent and not is_boundary:
+        plan._begin_anew(events)
+    elif place is not None:
         yield from _claude_child(plan, place, events)
 
 
