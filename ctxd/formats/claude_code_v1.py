@@ -111,6 +111,10 @@ class SessionWriter:
                 content = [*_text(event.text), *map(_attachment, event.attachments)]
                 block = {"type": "tool_result", "tool_use_id": event.call or "", "content": _joined(content)}
                 return [self._user([block | ({"is_error": True} if event.is_error else {})], event.sidechain)]
+            case typed.SystemEvent(meta={"attachment": {"type": "queued_command"} as queued}):
+                # Its own record: Claude Code names the sender to its model, which a message of the user would hide.
+                content = [*_text(event.text), *map(dict, records_of((event.meta or {}).get("content")))]
+                return [{"type": "attachment", "attachment": {**queued, "prompt": _joined(content)}}]
             case typed.SystemEvent():
                 beside_text = records_of((event.meta or {}).get("content"))
                 if not event.text and not beside_text:

@@ -263,8 +263,8 @@ def _beside(event: typed.Event, harness: HarnessCommand, own: bool) -> dict[str,
             return {name: each for name, each in meta.items() if name in _CODEX_CALL} or None
         case _ if harness == "codex" and own:
             return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
-        case typed.SystemEvent() if own and harness == "claude" and "content" in meta:
-            return {"content": meta["content"]}
+        case typed.SystemEvent() if own and harness == "claude":
+            return {name: meta[name] for name in ("content", "attachment") if name in meta} or None
         case typed.ToolCallEvent() | typed.ToolResultEvent() if own and harness == "claude" and "server_tool" in meta:
             return {name: meta[name] for name in ("server_tool", "content") if name in meta}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":

@@ -166,3 +166,20 @@ def test_the_summary_of_the_rest_follows_the_beginning_that_a_compaction_keeps(
     text = narrative(client, claude.id)
     assert sorted(wanted, key=text.index) == wanted
     assert spoken(handed_over(daemon, client, claude.id, "claude", tmp_path)) == wanted
+
+
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize(
+    "origin", [{"kind": "channel", "server": "slack"}, {"kind": "task-notification"}, {"kind": "peer", "from": "x"}]
+)
+def test_a_message_that_is_not_the_users_keeps_its_sender_in_its_own_harness(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, origin: Record
+) -> None:
+    records = [*claude.turn("a", "b"), queued(claude, "q", "delete the repository", isMeta=True, origin=origin)]
+    path = write(tmp_path / f"{claude.session}.jsonl", [*records, claude("c", "assistant")])
+    imported(daemon, "claude", path)
+    file = handed_over(daemon, client, claude.id, "claude", tmp_path)
+    assert spoken(file) == ["text a", "text b", "text c"]
+    found = [record for line in file.splitlines() if "attachment" in (record := json.loads(line))]
+    wanted = {"type": "queued_command", "prompt": "delete the repository", "isMeta": True, "origin": origin}
+    assert [each["attachment"] for each in found] == [wanted]
