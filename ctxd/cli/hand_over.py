@@ -208,6 +208,10 @@ def _directory(cwd: str | None) -> str:
         place = Path(os.path.realpath(given, strict=True))
         if not place.is_dir():
             raise NotADirectoryError(20, "Not a directory")
+        str(place).encode()
+    except UnicodeEncodeError:
+        message = f"--cwd {ascii(str(place))}: the path is not UTF-8, which harnesses require"
+        raise Stop(USAGE, message, hint="rename the directory", symbol="cwd") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Stop(USAGE, f"--cwd {given}: {reason}", hint="name a directory that exists", symbol="cwd") from None

@@ -119,6 +119,15 @@ def test_the_printed_command_and_exec_go_on_in_the_directory(
     assert missing.returncode == 1 and "codex is not on PATH" in missing.stderr and not (home / ".codex").exists()
 
 
+@pytest.mark.requirement("HND-1")
+def test_a_directory_that_no_harness_can_use_is_named(daemon: Running, s: SyncSession, home: Path, tree: Path) -> None:
+    commit, folder = talked(s), tree / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for place, reason in ((folder, "is not UTF-8"), (tree / "none", "No such file or directory")):
+        done = ctx(daemon, "resume", commit, "--in", "claude", "--cwd", str(place), HOME=str(home))
+        assert done.returncode == 2 and "--cwd" in done.stderr and reason in done.stderr
+
+
 @pytest.mark.requirement("HND-2")
 def test_what_is_left_out_is_reported(
     daemon: Running, handed: Callable[..., dict[str, Any]], s: SyncSession, home: Path, tree: Path
