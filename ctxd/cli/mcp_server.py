@@ -90,7 +90,10 @@ def serve(run: Invocation, session: str | None) -> None:
                         while handlers.calls + answered.statistics().tasks_waiting_send >= REQUESTS_MAX:
                             await handlers.ended.wait()
                         request = message if isinstance(message, SessionMessage) else _repaired(message)
-                        await (requests.send(request) if request is not None else sent.send(_refusal(message)))
+                        if request is None or _lacks_id(request):
+                            await sent.send(_refusal(message))
+                        else:
+                            await requests.send(request)
 
             async def write() -> None:
                 async with sent:
@@ -108,6 +111,13 @@ def serve(run: Invocation, session: str | None) -> None:
         anyio.run(served)
     except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
         pass
+
+
+def _lacks_id(request: SessionMessage) -> bool:
+    """Return True for a request without a valid id, such as a fraction, which counts as a notification when it is read.
+    Its client waits for a reply."""
+    message = request.message
+    return isinstance(message, types.JSONRPCNotification) and not message.method.startswith("notifications/")
 
 
 def _repaired(error: Exception) -> SessionMessage | None:

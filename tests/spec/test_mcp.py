@@ -219,13 +219,14 @@ def test_a_message_that_is_no_request_is_answered_and_a_cut_text_is_read(daemon:
         '"clientInfo":{"name":"x","version":"1"}}}',
         '{"jsonrpc":"2.0","method":"notifications/initialized"}',
         call % (1, '"cut \\ud83d"'), '{"jsonrpc":"2.0","id":2,"method":5}', "{broken", "[1]",
-        call % (3, '{"a":' * 5000 + "1" + "}" * 5000),
+        call % (3, '{"a":' * 5000 + "1" + "}" * 5000), '{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}',
+        '{"jsonrpc":"2.0","id":true,"method":"tools/list"}',
     ]  # fmt: skip
     with serving(daemon, CTXD_SESSION=s.id) as server:
         assert server.stdin is not None and server.stdout is not None and server.stderr is not None
         server.stdin.write("".join(f"{each}\n" for each in messages).encode())
         server.stdin.flush()
-        replies = [json.loads(server.stdout.readline()) for _ in range(6)]
+        replies = [json.loads(server.stdout.readline()) for _ in range(8)]
         server.stdin.close()
         assert (server.wait(30), server.stderr.read()) == (0, b"")
     found = {(reply["id"], reply.get("error", {}).get("code")) for reply in replies}
