@@ -32,7 +32,7 @@ from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
 from ctxd.formatting import size
-from ctxd.imports.event_deduplication import HandedOverStart
+from ctxd.imports.existing_events import HandedOverStart
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient

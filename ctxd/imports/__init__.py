@@ -1,4 +1,5 @@
 """Import of transcripts: plans the commits of a source, and makes them as a client of the daemon.
 
-The plans are pure: ``TranscriptPlan`` and the modules it uses read no file and no clock.
+Plans are pure: ``TranscriptPlan`` and the modules that it uses read no file and no clock. ``ImportedLines``, a plan of
+the lines of an earlier import, reads its source.
 """

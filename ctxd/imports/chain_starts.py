@@ -1,6 +1,6 @@
 """Starts of imported chains: the places in the sources that spawned others, or that others continue.
 
-Separate from the import of the source: this reads plans of other sources only.
+Separate from the import of the source: this reads the plans of other sources, and the commits of earlier versions.
 """
 
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ctxd.imports.import_state import SourceState
-from ctxd.imports.origin_candidates import ImportOrigins
+from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.plan_types import Start
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_sidecars import AgentCallers
@@ -29,7 +29,7 @@ class ChainStarts:
     necessary, or None if it cannot be read."""
 
     def __init__(
-        self, client: "Client", origins: ImportOrigins, plan_of: Callable[[str], Awaitable[TranscriptPlan | None]]
+        self, client: "Client", origins: OriginCandidates, plan_of: Callable[[str], Awaitable[TranscriptPlan | None]]
     ) -> None:
         self._client = client
         self._origins = origins
@@ -41,7 +41,7 @@ class ChainStarts:
         """The end of each session's conversation in which a sub-agent begins, in ms since 1970."""
 
     def begin_run(self) -> None:
-        """Forget what was found in the run before, as files may have changed."""
+        """Forget the callers and the recorded sessions of the run before, as files may have changed."""
         self._callers, self.under_way = AgentCallers(), set()
 
     async def start(self, source: Transcript, state: SourceState) -> Start:

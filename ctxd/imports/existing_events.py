@@ -1,162 +1,367 @@
-"""Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
+"""Events that a session has from hooks or a hand-over, so that its transcript adds only the missing ones. Pure.
 
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+A call and its result are identified by the call's native id, also in the form that a hand-over gave it; other events by
+their text, each as often as the session has it: a person may write the same prompt twice. Redacted text is compared
+with the transcript's text after redaction by the same rules.
+"""
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple
 
-import anyio.lowlevel
 import msgspec
 
-from ctxd.clock import Clock
-from ctxd.formats.harness_session import is_id_of_hand_over
-from ctxd.imports.event_deduplication import HAND_OVER_DIGEST_BYTES, ExistingEvents, HandedOverStart
-from ctxd.imports.import_state import SourceState
-from ctxd.imports.whole_import_check import WholeImportCheck
-from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
-from ctxd.transcripts.records import as_text, record_of
-from ctxd.transcripts.source_lines import open_source
-from ctxd.transcripts.transcript_files import SourceSkipped
-from ctxd_protocol.event_types import Event
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd.formats.harness_session import portable_call
+from ctxd.imports.plan_types import PlannedDelta
+from ctxd.transcripts.claude_code import is_typed, wrapper_of
+from ctxd.transcripts.hook_events import another_call_id, native_call_id
+from ctxd.transcripts.records import Record, as_text, record_of, records_of
+from ctxd.transcripts.source_lines import SourceLine
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 
-if TYPE_CHECKING:
-    from ctxd.secrets.redaction import Guard
-    from ctxd_client import Client
+_CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
+"""Members of a block that identify its call, in the formats of all harnesses."""
 
-_BYTES_AT_ONCE: Final = 256 * 1024
-"""Bytes per read, and between two checkpoints for other tasks."""
+_LABEL: Final = "handed_over"
+"""Label of a session for which a file was written, with the values of ``HandedOverStart``."""
 
-_CHECKS_MAX: Final = 16
-"""Checks that are kept, so that a growing source is not read from its start again."""
+HAND_OVER_DIGEST_BYTES: Final = 16
+"""Bytes of the BLAKE2b digest of that file."""
 
-_UNCOMMITTED: Final = "ctx-uncommitted"
-"""Stands in a dry run for the commit that an import would make of the session's events."""
+_STATED: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 
+_TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
+"""Replacement of a secret; its tag is made with a key that only the daemon has."""
 
-async def existing_events(
-    client: "Client",
-    clock: Clock,
-    source: Transcript,
-    state: SourceState,
-    events: Sequence[Event],
-    written: int,
-    checks: dict[str, WholeImportCheck],
-    *,
-    dry_run: bool,
-) -> ExistingEvents:
-    """Return the ``events`` that a source's session has as the ``ExistingEvents`` that its import leaves out.
-    ``written``: the bytes of the source that a hand-over wrote before them. ``checks``: those of the
-    sources that were read last, by path; updated. Unless ``dry_run``, the events are committed first. Raises:
-    CallFailed; as ``lines_of``. Cancel: safe."""
-    # Imported lines continue this commit, or form a separate chain.
-    own = state.continued if state.continued_at else ""
-    if not own and not dry_run:
-        own = (await client.context_current(session=source.session)).context_id or ""
-    newest = (await client.commit_resolve(session=source.session)).commit
-    has_commits = newest is not None and newest.session == source.session
-    if dry_run:
-        has_commits = has_commits or bool(events)
-        found = "" if newest is None else newest.commit
-        own = own or found or (_UNCOMMITTED if events else "")
-    state.continued = own
-    before = clock.wall_ms() if newest is None else newest.created_at_ms
-    make = partial(
-        ExistingEvents, events, state.unrecorded, before, own or None, has_commits=has_commits,
-        redact=redact_as_stored, written=0 if state.whole else written, whole=state.whole,
-        continued_at=state.continued_at,
-    )  # fmt: skip
-    existing = make()
-    if not (source.agent or source.is_spawned or source.stored):
-        # Once an import has left out recorded events, later imports of the source do so too.
-        is_first = state.size == state.unrecorded and not state.whole and not written
-        check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first)
-        if check.is_needed and check.existing.has_met_all:
-            existing.complete(check.size)
-        else:
-            checks[source.path] = check
-            while len(checks) > _CHECKS_MAX:
-                checks.pop(next(iter(checks)))
-    return existing
+_COMMAND: Final = re.compile(
+    r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>(.*?)</command-args>)?", re.S
+)
+"""A slash command in a transcript of Claude Code, whose hook reports it as it was typed."""
+
+_HARMLESS: Final = frozenset({"response", "call", "compaction", "notice"})
+"""Kinds of events that a transcript may have in another form than the hooks, or may lack after a kill."""
+
+Key = tuple[str, str | bytes]
 
 
-@cache
-def _guard() -> "Guard":
-    # Loaded only if a session has redacted text: loading takes as long as importing a small file.
-    from ctxd.config import ConfigError
-    from ctxd.host_guard import host_guard
-    from ctxd.secrets.custom_rules import RulesRefused
+class ExistingEvents:
+    """The events of one session, and those of them that were found in its transcript so far.
 
-    try:
-        return host_guard()
-    except (RulesRefused, ConfigError) as error:
-        raise SourceSkipped(f"the rules for secrets: {error}") from None
-
-
-def redact_as_stored(text: str) -> str:
-    """Return ``text`` as the daemon stores it under ``redact``, except for the tags.
-
-    Raises: SourceSkipped for invalid rules; other sources are still imported.
+    ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
+    commit of the session, made at the instant ``before``: events after the last prompt that the session has continue
+    it, all others are older. ``has_commits``: the session has commits of its own. ``redact``: replaces the secrets in a
+    text as the daemon does, except for their tags. ``written``: the bytes at the start of the source that a hand-over
+    wrote from a context of the session; ``events`` are those after it. ``whole``: the bytes of the source that are
+    imported including events that the session has, because the source has turns before them, or goes back to one of
+    them. ``continued_at``: the end of the line that was the first to continue the session, 0 before there is one.
+    Memory: about 150 bytes for each event.
     """
-    return _guard().redacted(text)
+
+    def __init__(
+        self,
+        events: Iterable[Event],
+        since: int,
+        before: int,
+        newest: str | None = None,
+        *,
+        has_commits: bool = True,
+        redact: Callable[[str], str] = str,
+        written: int = 0,
+        whole: int = 0,
+        continued_at: int = 0,
+    ) -> None:
+        self.since = since
+        self.written = written
+        self.whole = whole
+        self.continued_at = continued_at
+        self.is_completed = False
+        """True if the source is imported whole for the first time: the session then continues from its chain."""
+        self._first_line: bytes | None = None
+        self._has_first_line = False
+        self.is_within = False
+        """True if the last line is within ``whole``."""
+        self._has_commits = has_commits
+        self.before = before
+        self.newest = newest
+        self.left_out = 0
+        """Number of lines left out, as the session has all of their content."""
+        self._recorded = Counter[Key]()
+        self._redact = redact
+        self._redacted: dict[Key, list[Key]] = {}
+        """Keys of redacted events that were not found in the transcript yet, by their texts without tags."""
+        self._required = Counter[Key]()
+        self._reused: dict[str, OrderedDict[str, None]] = {}
+        """The ids of calls that share a native id and were not found yet, by that id, in order."""
+        self._current: dict[str, str] = {}
+        """The recorded id of the call of the transcript that used a shared native id last."""
+        for event in events:
+            if isinstance(event, ToolCallEvent):
+                self._reused.setdefault(native_call_id(event.call), OrderedDict())[event.call] = None
+            for key in _keys(event)[:1]:
+                self._recorded[key] += 1
+                self._required[key] += event.sidechain is None and key[0] not in _HARMLESS
+                if _is_redacted(event) and (by_text := _text_key(event, _without_tags(_text(event)))) is not None:
+                    self._redacted.setdefault(by_text, []).append(key)
+        self._reused = {native: ids for native, ids in self._reused.items() if len(ids) > 1}
+        self._met = Counter[Key]()
+        self._prompts_left = sum(times for (kind, _), times in self._recorded.items() if kind == "prompt")
+        self._has_prompts = self._prompts_left > 0
+
+    @property
+    def is_over(self) -> bool:
+        """True once the transcript has contained every prompt of the session. False if it has neither a prompt nor
+        ``written``."""
+        return (self._has_prompts or self.written > 0) and self._prompts_left == 0
+
+    def note_continuing(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """Set ``continued_at`` at the first line that continues the session, and return True for it: after all of the
+        session's prompts, the next prompt of the conversation, or any line if a hand-over began the source; or the line
+        found by an earlier import."""
+        if self.newest is None or not line.to_store or self.is_within or line.end < self.continued_at:
+            return False
+        is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
+        if line.end != self.continued_at and not (is_first and self.is_over):
+            return False
+        self.continued_at = line.end
+        return True
+
+    @property
+    def has_met_all(self) -> bool:
+        """True once the transcript has contained every prompt and tool result of the session's conversation."""
+        return all(self._met[key] >= times for key, times in self._required.items())
+
+    def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
+        """True for a delta without a message that would become the session's newest commit and so hide its context: the
+        session continues a commit of another session and has none of its own yet."""
+        is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued
+        return is_empty and self.newest is not None and not self._has_commits
+
+    def complete(self, whole: int) -> None:
+        """Mark the first ``whole`` bytes of the source for import, including the events that the session has. Then
+        ``is_completed`` is true, and the session continues from the chain of this import."""
+        # What a hand-over wrote is the beginning of the session, and is no event of it.
+        self._has_first_line = self.written > 0
+        self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True
+        self.continued_at = 0
+
+    def find(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """Count those ``events`` of the transcript's next line as found that the session has. Returns: True if the
+        session, or an import before it had events, has content of ``line``."""
+        if line.end <= max(self.written, self.since):
+            return True
+        return bool(self.meet(events)) or line.end <= self.whole
+
+    def note_beginning(self, delta: PlannedDelta) -> bool:
+        """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if
+        ``is_completed``, True for the first delta of the conversation with an event that the session has, and for later
+        deltas of the conversation."""
+        if self.is_completed and self._first_line is not None and not delta.agent:
+            self._has_first_line = self._has_first_line or self._first_line in delta.lines
+        return self._has_first_line and not delta.agent
+
+    def meet(self, events: Iterable[Event]) -> list[Event]:
+        """Return the ``events`` of the transcript's next line that the session has, and count them as found."""
+        return [event for event in events if _keys(event) and self._meet(event)]
+
+    def take_over(self, earlier: "ExistingEvents") -> None:
+        """Take over the state of ``earlier``, with which the source was read before."""
+        self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
+        self._current = earlier._current
+        for ids in self._reused.values():
+            for id in [id for id in ids if self._met["call", portable_call(id)]]:
+                del ids[id]
+        self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
+
+    def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
+        """Return ``line``, from which ``events`` were read, without the content that the session has: blank if the
+        session has all of it."""
+        if line.end <= self.written:
+            self.left_out += 1
+            return line._replace(to_store=b"")
+        if line.end <= self.since or line.record is None:
+            return line
+        known = self.meet(events)
+        self.is_within = line.end <= self.whole
+        if not known:
+            return line
+        if self.is_within:
+            self._first_line = self._first_line or line.to_store
+            return line
+        if len(known) == len(events) and not any(map(_has_attachments, known)):
+            self.left_out += 1
+            return line._replace(to_store=b"")
+        record = _trimmed(line.record, known)
+        return line._replace(to_store=msgspec.json.encode(record) + b"\n", record=record)
+
+    def _meet(self, event: Event) -> bool:
+        for key in self._known_as(event):
+            if self._met[key] < self._recorded[key]:
+                self._met[key] += 1
+                self._prompts_left -= key[0] == "prompt"
+                return True
+        return False
+
+    def _under_recorded_id(self, event: Event) -> Event:
+        """Return ``event`` with the id under which hooks have recorded its call, if several calls share a native id."""
+        if not isinstance(event, ToolCallEvent | ToolResultEvent) or event.call not in self._reused:
+            return event
+        if isinstance(event, ToolCallEvent):
+            ids, own = self._reused[event.call], another_call_id(event.call, event.tool, event.args)
+            found = own if own in ids else next(iter(ids), event.call)
+            ids.pop(found, None)
+            self._current[event.call] = found
+        return msgspec.structs.replace(event, call=self._current.get(event.call, event.call))
+
+    def _known_as(self, event: Event) -> Iterator[Key]:
+        """Yield the keys of an event of the transcript, last those of equal events that were redacted."""
+        yield from _keys(self._under_recorded_id(event))
+        typed = _typed(event)
+        by_text = _text_key(typed, _text(typed))
+        if by_text is None:
+            return
+        if typed is not event:
+            yield by_text
+        if self._redacted:
+            redacted = _text_key(typed, _without_tags(self._redact(_text(typed))))
+            found = [] if redacted is None else self._redacted.get(redacted, [])
+            while found:
+                yield found.pop()
 
 
-def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
-    """Return the size of the part at the start of a source that a hand-over wrote, and the number of events that its
-    session had then; zeros if there is no such part or it was changed. In opencode's database, the part is recognised
-    by the ids of its rows. Raises: OSError; as ``lines_of``."""
-    stated = HandedOverStart.read(labels)
-    if stated is None:
-        return 0, 0
-    if source.stored is not None:
-        size = _size_of_hand_over(source)
-        return (size, stated.events) if size else (0, 0)
-    digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
-    with open_source(source.file) as file:
-        while left and (piece := file.read(min(left, _BYTES_AT_ONCE))):
-            digest.update(piece)
-            left -= len(piece)
-    return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
+class HandedOverStart(NamedTuple):
+    """The start of a file written by a hand-over: bytes, number of events of its session by then, and digest."""
+
+    size: int
+    events: int
+    digest: str
+
+    @classmethod
+    def read(cls, labels: Mapping[str, str]) -> "HandedOverStart | None":
+        """Return the start recorded in the labels of a session; None for a session without such a file."""
+        stated = _STATED.fullmatch(labels.get(_LABEL, ""))
+        return None if stated is None else cls(int(stated[1]), int(stated[2]), stated[3])
+
+    @classmethod
+    def of(cls, text: bytes, events: int) -> "HandedOverStart":
+        """Return the start of a file that begins with ``text``."""
+        return cls(len(text), events, blake2b(text, digest_size=HAND_OVER_DIGEST_BYTES).hexdigest())
+
+    @property
+    def label(self) -> dict[str, str]:
+        """The label that records it."""
+        return {_LABEL: f"{self.size} {self.events} {self.digest}"}
 
 
-async def _checked(
-    source: Transcript, existing: ExistingEvents, earlier: WholeImportCheck | None, *, is_first: bool
-) -> WholeImportCheck:
-    """Return the check of a source, all of whose lines are read. ``earlier``: has read the first of them, and is
-    continued if the source has only grown since. Raises: as ``lines_of``. Cancel: safe."""
-    found = WholeImportCheck(source, existing, is_first=is_first)
-    if earlier is not None and can_continue(source, earlier.size, earlier.tail):
-        existing.take_over(earlier.existing)
-        found, found.existing = earlier, existing
-        found.is_first = found.is_first and is_first
-    unseen = 0
-    for line in lines_of(source, found.size):
-        unseen += len(line.source)
-        if unseen > _BYTES_AT_ONCE:
-            unseen = 0
-            await anyio.lowlevel.checkpoint()
-        found.add(line)
+def _keys(event: Event) -> tuple[Key, ...]:
+    """Return the keys of an event, first the one that the session has; none for an event that hooks do not report."""
+    match event:
+        case ToolCallEvent() if event.call:
+            return (("call", portable_call(event.call)),)
+        case ToolResultEvent() if event.call:
+            return (("result", portable_call(event.call)),)
+        case CompactionEvent() if event.summary:
+            return (("compaction", ""),)
+        case _:
+            by_text, by_id = _text_key(event, _text(event)), _id_key(event)
+            keys = [] if by_text is None else [by_text] if by_id is None else [by_text, by_id]
+            return tuple(reversed(keys) if _is_redacted(event) else keys)
+
+
+def _text_key(event: Event, text: str) -> Key | None:
+    """Return the key of an event with ``text``; None for one that hooks do not report."""
+    match event:
+        case PromptEvent() if text:
+            return _place("prompt", event), _digest(text)
+        case ResponseEvent() if text:
+            return _place("response", event), _digest(text)
+        case SystemEvent() if event.sidechain is None and wrapper_of(text) == event.kind:
+            return "notice", _digest(text)
+        case _:
+            return None
+
+
+def _id_key(event: Event) -> Key | None:
+    """Return the key of an event by the id that hooks and transcripts share; None without one."""
+    match event:
+        case PromptEvent():
+            id = event.id if _is_redacted(event) else as_text(record_of(event.meta).get("promptId"))
+            return ("prompt", id) if id else None
+        case ResponseEvent() if event.id:
+            return "response", event.id
+        case _:
+            return None
+
+
+def _is_redacted(event: Event) -> bool:
+    """True for an event that was captured under the policy ``redact``."""
+    return event.secrets is not None and event.secrets.policy == "redact"
+
+
+def _text(event: Event) -> str:
+    return event.text if isinstance(event, PromptEvent | ResponseEvent | SystemEvent) else ""
+
+
+def _typed(event: Event) -> Event:
+    """Return the prompt that was typed as a slash command, and any other event unchanged."""
+    command = _COMMAND.search(event.text) if isinstance(event, SystemEvent) else None
+    if command is None:
+        return event
+    return PromptEvent(text=f"{command[1]} {command[2] or ''}", sidechain=event.sidechain)
+
+
+def _without_tags(text: str) -> str:
+    return _TAG.sub(r"\1]", text)
+
+
+def _place(kind: str, event: Event) -> str:
+    """Return the kind of an event in its key: a sub-agent may write the same text as the main conversation."""
+    return kind if event.sidechain is None else f"{kind} of a sub-agent"
+
+
+def _has_attachments(event: Event) -> bool:
+    return isinstance(event, PromptEvent | ResponseEvent | ToolResultEvent) and bool(event.attachments)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(_plain(text).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _plain(text: str) -> str:
+    """Return a text with white space normalised, as harnesses trim it."""
+    return " ".join(text.split())
+
+
+def _trimmed(record: Record, known: Sequence[Event]) -> Record:
+    """Return a record without the blocks that hold ``known`` events."""
+    calls = {event.call for event in known if isinstance(event, ToolCallEvent | ToolResultEvent)}
+    texts = {_plain(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent)}
+    # A prompt with images has its text in several blocks.
+    joined = [_plain(event.text) for event in known if isinstance(event, PromptEvent) and event.attachments]
+
+    def is_left(block: Any) -> bool:  # noqa: ANN401 - a block of any format
+        if not isinstance(block, dict):
+            return True
+        if any(block.get(name) in calls for name in _CALL_IDS if isinstance(block.get(name), str)):
+            return False
+        text = _plain(as_text(block.get("text")))
+        is_text = block.get("type") in ("text", "input_text", "output_text")
+        return not is_text or (text not in texts and not any(text in whole for whole in joined))
+
+    found = dict(record)
+    for name in ("message", "payload"):
+        inner = record_of(record.get(name))
+        if isinstance(inner.get("content"), list):
+            found[name] = {**inner, "content": [block for block in inner["content"] if is_left(block)]}
+    if isinstance(record.get("parts"), list):
+        found["parts"] = [part for part in records_of(record["parts"]) if is_left(part)]
     return found
-
-
-def _size_of_hand_over(source: Transcript) -> int:
-    size = 0
-    for line in lines_of(source):
-        record = line.record or {}
-        id = as_text(record_of(record.get("info")).get("id")) or as_text(record.get("row"))
-        if is_id_of_hand_over(id, source.native):
-            size = line.end
-        elif "session" not in record:
-            break
-    return size
-
-
-async def read_session_events(client: "Client", session: str) -> list[Event]:
-    """Return all events in the chat of a session. Raises: CallFailed. Cancel: safe."""
-    events: list[Event] = []
-    cursor: str | None = None
-    while True:
-        page = await client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
-        events += (msgspec.convert(logged.event, Event) for logged in page.events)
-        if (cursor := page.next_cursor) is None:
-            return events

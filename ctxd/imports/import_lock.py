@@ -1,6 +1,6 @@
 """Lock that lets one import of a harness's transcripts run at a time.
 
-Separate from the import, which needs no file of its own. Two imports that read a growing file at once would cut it at
+Separate from the import: this is the only use of a file. Two imports that read a growing file at once would cut it at
 different places, and commit the same lines twice.
 """
 

@@ -1,4 +1,5 @@
-"""Import of transcripts: each source becomes chains of commits in its own format; each line is in one commit.
+"""Import of transcripts: each source becomes chains of commits in its own format. Each line is committed once;
+compactions and branches may repeat it.
 
 The daemon stores a state of each imported source, so that a repeated import reads only changed sources. Existing
 commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
@@ -22,14 +23,14 @@ from ctxd.imports.chain_starts import ChainStarts, UnderWay
 from ctxd.imports.changed_sources import ChangedSources
 from ctxd.imports.commit_batches import CommitBatches, Parent
 from ctxd.imports.copy_detection import CopyDetector, ImportedLines, copied_to
-from ctxd.imports.event_deduplication import ExistingEvents
-from ctxd.imports.existing_events import existing_events, handed_over, read_session_events
+from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.import_lock import import_lock
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
-from ctxd.imports.origin_candidates import ImportOrigins
+from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
+from ctxd.imports.session_events import events_to_leave_out, handed_over, read_session_events
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
@@ -59,7 +60,7 @@ _LIVE_MAX: Final = 16
 """Plans that are kept from one run to the next, so that a growing file is not read from its start again."""
 
 _QUIET_MS: Final = 3_600_000
-"""Milliseconds without an event after which hooks are assumed to state nothing more in an open session."""
+"""Milliseconds without an event after which hooks are assumed to report nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
 _PATH_CHARS_MAX: Final = 4096
@@ -100,7 +101,7 @@ class TranscriptImport:
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
-        self._origins = ImportOrigins(self._state)
+        self._origins = OriginCandidates(self._state)
         self._starts = ChainStarts(client, self._origins, self._plan_of)
         self._repeated = RepeatedLines(client, self._sources, self._plans)
         self.result = ImportResult(harness, dry_run)
@@ -322,7 +323,7 @@ class TranscriptImport:
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
-        return await existing_events(
+        return await events_to_leave_out(
             self._client, self._clock, source, state, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 

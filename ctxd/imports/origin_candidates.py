@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ctxd.transcripts.discovery import Transcript
 
 
-class ImportOrigins:
+class OriginCandidates:
     """Index of one harness's sources, from this import and earlier ones, by path."""
 
     def __init__(self, state: ImportState) -> None:

@@ -126,7 +126,7 @@ class SourceReading:
 
 
 class PlannedSource(NamedTuple):
-    """A source that is being imported, or was in this run: its plan, its commits and its reading."""
+    """A source that is being imported, or was in this run or watch: its plan, its commits and its reading."""
 
     source: Transcript
     plan: TranscriptPlan

@@ -15,7 +15,7 @@ from ctxd.capture.stream_checkpoints import Trigger
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import tokens_of
 from ctxd.imports.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
-from ctxd.imports.event_deduplication import ExistingEvents
+from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.line_ids import LineIds
 from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.imports.spawning_calls import SpawningCalls, spawns

@@ -8,7 +8,7 @@ have those after its own.
 from collections import deque
 from collections.abc import Sequence
 
-from ctxd.imports.event_deduplication import ExistingEvents
+from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript

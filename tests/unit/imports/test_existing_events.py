@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.imports.event_deduplication import ExistingEvents
+from ctxd.imports.existing_events import ExistingEvents
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.hook_events import another_call_id
 from ctxd.transcripts.records import Line
