@@ -63,6 +63,20 @@ def test_a_message_typed_while_the_model_worked_is_a_prompt_once(
 
 
 @pytest.mark.requirement("IMP-14")
+def test_a_message_forwarded_from_the_session_of_a_coordinator_is_a_notice(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    forwarded = f"drop {uuid4().hex}"
+    records = claude.turn("a", "b")
+    message = queued(claude, "c", forwarded, forwardedIntent={"lineage": "q0"})
+    write(tmp_path / f"{claude.session}.jsonl", [*records, message, claude("d", "assistant")])
+    assert imported(daemon, "claude", tmp_path)["events"] == {"prompt": 1, "response": 2, "system": 1}
+    assert views(client, claude.id) == ["abcd"]
+    assert forwarded in handed_over(daemon, client, claude.id, "claude", tmp_path)
+    assert forwarded not in handed_over(daemon, client, claude.id, "codex", tmp_path)
+
+
+@pytest.mark.requirement("IMP-14")
 @pytest.mark.parametrize("harness", ["claude", "codex"])
 def test_an_error_of_the_api_is_a_notice_that_no_model_is_given_and_a_prompt_in_tags_goes_on(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str

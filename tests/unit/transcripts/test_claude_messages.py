@@ -45,8 +45,14 @@ def test_a_message_typed_while_the_model_worked_is_a_prompt(
 
 @pytest.mark.parametrize(
     "more",
-    [{"isMeta": True}, {"origin": {"kind": "peer"}}, {"commandMode": "task-notification"}],
-    ids=["meta", "peer", "task"],
+    [
+        {"isMeta": True},
+        {"origin": {"kind": "peer"}},
+        {"commandMode": "task-notification"},
+        {"forwardedIntent": {"lineage": "q0"}},
+        {"forwardedIntent": {"lineage": "q0", "source": "typed"}, "origin": {"kind": "human"}},
+    ],
+    ids=["meta", "peer", "task", "forwarded", "forwarded from a person"],
 )
 def test_a_queued_message_that_no_person_typed_is_a_notice(more: dict[str, object]) -> None:
     (event,) = read(queued("go on", **more))
