@@ -5,6 +5,7 @@ The daemon stores a state of each imported source, so that a repeated import rea
 commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
 """
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +64,7 @@ _QUIET_MS: Final = 3_600_000
 """Milliseconds without an event after which hooks are assumed to report nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
-_PATH_CHARS_MAX: Final = 4096
+_PATH_BYTES_MAX: Final = 4096
 _WINDOWS: Final = re.compile(r"([A-Za-z]):[\\/](.*)")
 
 
@@ -374,14 +375,14 @@ class TranscriptImport:
 
     async def _describe(self, planned: PlannedSource) -> None:
         """Store title, times and grants from a source that was read to its end in its session, and the project if an
-        earlier import did not know the working directory. A copy of a session whose title or first prompt was purged
-        has none. Raises: CallFailed."""
-        source, session = planned.source, planned.source.session
+        earlier import did not know the working directory, or the harness has moved the session since. A copy of a
+        session whose title or first prompt was purged has none. Raises: CallFailed."""
+        session = planned.source.session
         with suppress(NotFound):  # A source without a line of its own has no session.
             is_listed = session in self._listed
             view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
             known = None if view is None else view.recorded
-            directory = _workdir(source) if view is not None and view.project is None else "/"
+            directory = _new_directory(planned, view)
             if (recorded := planned.done.facts.recorded(known)) != known:
                 recorded = msgspec.structs.replace(recorded, **await self._purged_facts(planned))
             if recorded != known or directory != "/":
@@ -528,7 +529,7 @@ class TranscriptImport:
         )  # fmt: skip
         with suppress(Conflict):
             try:
-                await create(workdir=_workdir(source))
+                await create(workdir=_directory_of(source.workdir))
             except InvalidCall:
                 await create()
             self._listed[source.session] = None
@@ -542,13 +543,24 @@ def _run_ended_ns(source: Transcript) -> int:
     return 0
 
 
-def _workdir(source: Transcript) -> str:
-    """Return the working directory of a source; the root directory if it has none. A path of a Windows drive becomes
-    its place in WSL (Windows Subsystem for Linux)."""
-    found = source.workdir
+def _new_directory(planned: PlannedSource, view: SessionView | None) -> str:
+    """Return the directory for the project of a session: the one to which the harness has moved it since the last
+    import, as the user may have corrected an earlier one, or its working directory if it has no project. The root
+    directory if the project stays."""
+    moved = planned.done.facts.directory
+    if moved != planned.done.directory_before:
+        return _directory_of(moved)
+    return _directory_of(moved or planned.source.workdir) if view is not None and view.project is None else "/"
+
+
+def _directory_of(found: str) -> str:
+    """Return a working directory that a harness names as an absolute path; the root directory if it is none. A path of
+    a Windows drive becomes its place in WSL (Windows Subsystem for Linux)."""
     if (drive := _WINDOWS.fullmatch(found)) is not None:
         found = f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/").rstrip("/")
-    return found if found.startswith("/") and "\0" not in found and len(found) <= _PATH_CHARS_MAX else "/"
+    if not found.startswith("/") or "\0" in found or len(found.encode()) > _PATH_BYTES_MAX:
+        return "/"
+    return posixpath.normpath(found)
 
 
 def _newest_time(planned: PlannedSource) -> int | None:

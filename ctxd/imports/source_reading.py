@@ -60,6 +60,8 @@ class SourceReading:
         self.size = self.lines = self.lines_before = self.copied_before = 0
         self.is_same = self.is_level = self.is_continued = self.is_within_copy = False
         self.conversation_end: int | None = None
+        self.directory_before = ""
+        """The directory in ``facts`` at the end of the last import."""
         self.counted = Counter[str]()
         self._cuts = set(state.cuts)
         self.tail = b""
@@ -79,6 +81,7 @@ class SourceReading:
         """Continue where the last reading ended."""
         self.is_same = self.is_continued = True
         self.is_level = False
+        self.directory_before = self.facts.directory
         self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
 
     def take(self, line: SourceLine) -> bool:
@@ -97,7 +100,7 @@ class SourceReading:
         self.is_level = self.size == self.state.size and self.digest() == self.state.digest
         if self.is_level:
             self.is_same = True
-            self.lines_before = self.lines
+            self.lines_before, self.directory_before = self.lines, self.facts.directory
         return self.size in self._cuts
 
     def learn(self, delta: bytes) -> None:

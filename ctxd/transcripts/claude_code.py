@@ -101,6 +101,11 @@ def is_rewind(record: Record) -> bool:
     return record.get("type") == "last-prompt" and record.get("explicit") is True and "leafUuid" in record
 
 
+def relocated_to(record: Record) -> str:
+    """Return the directory to which Claude Code moved the session with this record; empty for other records."""
+    return as_text(record.get("relocatedCwd")) if record.get("type") == "relocated" else ""
+
+
 def compaction_metadata(record: Record) -> Record:
     """Return the metadata of a compaction from its boundary; empty for other records."""
     return record_of(record.get("compactMetadata") or record.get("compact_metadata"))

@@ -8,6 +8,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
+from ctxd.transcripts.claude_code import relocated_to
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -300,7 +301,7 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
             native = folder.parent.name
         agent = agent or path.stem.removeprefix("agent-")
     root = next((as_text(each.get("uuid")) for each in records if each.get("uuid")), "")
-    workdir = next((as_text(each.get("cwd")) for each in records if as_text(each.get("cwd"))), "")
+    began_in = next((as_text(each.get("cwd")) for each in records if as_text(each.get("cwd"))), "")
     first = next((as_text(each.get("sessionId")) for each in records if as_text(each.get("sessionId"))), "")
     forked = next((record_of(each["forkedFrom"]) for each in records if "forkedFrom" in each), None)
     origin = as_text((forked or {}).get("sessionId")) or first
@@ -308,7 +309,7 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     return known._replace(
         session=_session("claude", native or first, path),
         native=native or first,
-        workdir=workdir,
+        workdir=next(filter(None, map(relocated_to, reversed(records))), began_in),
         agent=agent if is_agent else "",
         spawn_keys=spawn_keys(path, agent) if is_agent else (),
         root=root,

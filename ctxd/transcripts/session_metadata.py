@@ -1,4 +1,4 @@
-"""Facts of a transcript for the list of sessions: title, first prompt, times, and the permissions of the harness."""
+"""Facts of a transcript for the list of sessions: title, first prompt, times, permissions of the harness, and moves."""
 
 import re
 from collections import deque
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.transcripts.claude_code import TEAMMATE
+from ctxd.transcripts.claude_code import TEAMMATE, relocated_to
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of
@@ -41,6 +41,8 @@ class SessionFacts:
         self._ids: set[int] = set()
         self._permissions: dict[str, Any] = {}
         self._prompt = self._task = ""
+        self.directory = ""
+        """The last directory to which the harness moved the session."""
         self._began: int | None = None
         self._endings: deque[Record] = deque(maxlen=_ENDINGS)
 
@@ -101,6 +103,7 @@ class SessionFacts:
 
     def _claude_code(self, record: Record) -> None:
         kind = as_text(record.get("type"))
+        self.directory = relocated_to(record) or self.directory
         if kind in _CLAUDE_TITLES:
             self._titles[kind] = as_text(record.get(_CLAUDE_TITLES[kind]))
         elif kind == "summary" and (leaf := as_text(record.get("leafUuid"))):

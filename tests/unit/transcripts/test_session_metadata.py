@@ -65,6 +65,15 @@ def test_claude_code():
     assert named.title == "B"
 
 
+def test_the_directory_of_claude_code_is_the_last_one_to_which_it_moved_the_session():
+    found = SessionFacts("claude-code")
+    found.add(claude("Mend it", 1, cwd="/srv/app"))
+    assert found.directory == ""
+    for place in ("/srv/first", "/srv/second", "", 7):
+        found.add({"type": "relocated", "relocatedCwd": place, "sessionId": "S"})
+    assert found.directory == "/srv/second"
+
+
 def test_a_sub_agent_has_only_times():
     found = SessionFacts("claude-code", is_agent=True)
     found.add({"type": "ai-title", "aiTitle": "Named", "permissionMode": "plan"})
