@@ -36,6 +36,7 @@ from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stab
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
+from ctxd.transcripts.claude_sidecars import title_beside
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS, LINE_READERS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -377,7 +378,9 @@ class TranscriptImport:
         """Store title, times and grants from a source that was read to its end in its session, and the project if an
         earlier import did not know the working directory, or the harness has moved the session since. A copy of a
         session whose title or first prompt was purged has none. Raises: CallFailed."""
-        session = planned.source.session
+        source, session = planned.source, planned.source.session
+        if source.format == "claude-code" and not source.agent and (title := title_beside(source.file)) is not None:
+            planned.done.facts.add_title_beside(title)
         with suppress(NotFound):  # A source without a line of its own has no session.
             is_listed = session in self._listed
             view = self._listed[session] if is_listed else (await self._client.session_get(session)).session

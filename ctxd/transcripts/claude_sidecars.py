@@ -1,17 +1,20 @@
 """Files that Claude Code keeps beside the transcript of a session, in the directory named after the session.
 
+The title that the user gave the session: ``custom-title.json``.
+
 Sub-agents: ``subagents/[GROUP/…]agent-ID.jsonl``, or beside the session's file up to version 2.0. The call that spawned
 one is in ``agent-ID.meta.json``; the agents of a workflow are in ``subagents/workflows/RUN``.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from ctxd.transcripts.records import Record, as_text, decoded, record_of
+from ctxd.transcripts.records import Record, as_text, decoded, milliseconds, record_of
 from ctxd.transcripts.source_lines import open_source
 
 AGENT_FILES: Final = "subagents/**/agent-*.jsonl"
@@ -20,6 +23,9 @@ AGENT_FILES: Final = "subagents/**/agent-*.jsonl"
 _FOLDER: Final = "subagents"
 _WORKFLOWS: Final = "workflows"
 _META_BYTES_MAX: Final = 1024 * 1024
+_TITLE: Final = "custom-title.json"
+_TITLE_BYTES_MAX: Final = 64 * 1024
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 _NAME: Final = re.compile(rb'"(?:agentId|runId)"\s*:\s*"([^"\\]+)"')
 
@@ -51,6 +57,25 @@ def _meta(path: Path) -> Record:
     with suppress(OSError, ValueError), open_source(path.with_suffix(".meta.json")) as file:
         return record_of(decoded(file.read(_META_BYTES_MAX)))
     return {}
+
+
+class SidecarTitle(NamedTuple):
+    """A title of a session, and the time at which it was set, in ms since 1970."""
+
+    text: str
+    at: int
+
+
+def title_beside(path: Path) -> SidecarTitle | None:
+    """Return the title beside the transcript ``path``; None if it is missing or damaged. Without a noted time, it is as
+    old as its file."""
+    with suppress(OSError, ValueError), open_source(path.with_suffix("") / _TITLE) as file:
+        content = file.read(_TITLE_BYTES_MAX + 1)
+        found = record_of(decoded(content)) if len(content) <= _TITLE_BYTES_MAX else {}
+        if text := _CONTROLS.sub("", as_text(found.get("customTitle"))).strip():
+            at = milliseconds(found.get("at"))
+            return SidecarTitle(text, os.fstat(file.fileno()).st_mtime_ns // 1_000_000 if at is None else at)
+    return None
 
 
 class AgentCallers:

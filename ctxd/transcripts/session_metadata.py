@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.transcripts.claude_code import TEAMMATE, relocated_to
+from ctxd.transcripts.claude_sidecars import SidecarTitle
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of
@@ -37,6 +38,7 @@ class SessionFacts:
         self._is_agent = is_agent
         self._read = LINE_READERS[format]
         self._titles: dict[str, str] = {}
+        self._titled_at: int | None = None  # The last time before the title of Claude Code's user.
         self._summaries: dict[str, str] = {}
         self._ids: set[int] = set()
         self._permissions: dict[str, Any] = {}
@@ -64,6 +66,11 @@ class SessionFacts:
             case "opencode":
                 self._opencode(record)
 
+    def add_title_beside(self, title: SidecarTitle) -> None:
+        """Add the title beside a transcript of Claude Code, unless that in the transcript is known to be newer."""
+        if self._titled_at is None or self._titled_at <= title.at:
+            self._titles["custom-title"] = title.text
+
     def recorded(self, before: RecordedSession | None = None) -> RecordedSession:
         """Return all facts, merged with ``before``, those of another transcript of the same session: the outer times,
         the earlier first prompt, and otherwise the facts of this transcript first."""
@@ -71,7 +78,7 @@ class SessionFacts:
         order = ("custom-title", "agent-name", "ai-title", "summary", "thread_name", "session_info", "session")
         titles = {**self._titles, "summary": self._summary()}
         title = next((titles[name] for name in order if titles.get(name)), "")
-        ended = next((at for record in reversed(self._endings) if (at := self._time(record)) is not None), None)
+        ended = self._newest_time()
         began = [at for at in (known.began_at, self._began) if at is not None]
         prompt = self._prompt or self._task
         is_first = prompt and (known.began_at is None or self._began in (None, min(began)))
@@ -97,6 +104,10 @@ class SessionFacts:
                 # The task of an agent in a team, whose session may have no prompt.
                 self._task = self._task or _TAG.sub("", event.text).strip()
 
+    def _newest_time(self) -> int | None:
+        """Return the time of the last record with one, among the last ones."""
+        return next((at for record in reversed(self._endings) if (at := self._time(record)) is not None), None)
+
     def _time(self, record: Record) -> int | None:
         times = [event.at for event in self._events(record) if event.at is not None and event.at >= 0]
         return max(times, default=None)
@@ -106,6 +117,7 @@ class SessionFacts:
         self.directory = relocated_to(record) or self.directory
         if kind in _CLAUDE_TITLES:
             self._titles[kind] = as_text(record.get(_CLAUDE_TITLES[kind]))
+            self._titled_at = self._newest_time() if kind == "custom-title" else self._titled_at
         elif kind == "summary" and (leaf := as_text(record.get("leafUuid"))):
             self._summaries.pop(leaf, None)
             self._summaries[leaf] = as_text(record.get("summary"))
