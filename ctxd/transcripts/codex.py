@@ -18,6 +18,7 @@ from ctxd.transcripts.records import (
     as_text,
     attachment_of,
     damaged,
+    decoded,
     milliseconds,
     opaque,
     record_of,
@@ -36,11 +37,14 @@ _CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
 """Start and end of a user message that the harness wrote; it recognises its own messages by both. Texts about mentioned
 files end with the user's own request."""
 
-_MESSAGE_ITEM: Final = re.compile(rb'"type"\s*:\s*"message"')
+_ITEM: Final = re.compile(rb'"type"\s*:\s*"response_item"')
+_MESSAGE: Final = re.compile(rb'"type"\s*:\s*"message"')
 _MESSAGE_EVENT: Final = re.compile(rb'"type"\s*:\s*"(?:user|agent)_message"')
 """Members of records; in a text, their quotation marks are escaped."""
 
-_SEARCHED_AT_ONCE: Final = 64 * 1024
+_LINE_BYTES_MAX: Final = 6 * 1024 * 1024
+"""Maximum bytes of a line that is read as a record. A longer line is searched in pieces."""
+
 _MEMBER_BYTES_MAX: Final = 64
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
@@ -74,17 +78,34 @@ def read_events(found: Iterable[Line]) -> Iterator[Entry]:
 def conversation_in_events(file: IO[bytes]) -> int | None:
     """Return the byte at which the conversation of a rollout begins if it is in the ``event_msg`` records; None for
     another rollout. Reads up to the first item of type ``message``, which is one of the first lines of a rollout that
-    codex writes."""
+    codex writes. Memory: a few times ``_LINE_BYTES_MAX``."""
     begin: int | None = None
-    end, size = b"", 0
-    while piece := file.read(_SEARCHED_AT_ONCE):
+    size, end = 0, b""
+    has_message = is_item = False
+    while piece := file.readline(_LINE_BYTES_MAX):
         text = end + piece
-        if _MESSAGE_ITEM.search(text):
-            return None
         if begin is None and (found := _MESSAGE_EVENT.search(text)):
             begin = size - len(end) + found.start()
-        end, size = text[-_MEMBER_BYTES_MAX:], size + len(piece)
-    return begin
+        has_message = has_message or _MESSAGE.search(text) is not None
+        is_item = is_item or _ITEM.search(text) is not None
+        size += len(piece)
+        if len(piece) == _LINE_BYTES_MAX and not piece.endswith(b"\n"):
+            end = text[-_MEMBER_BYTES_MAX:]
+            continue
+        if has_message and _is_message_item(b"" if end else piece, is_item):
+            return None
+        end, has_message, is_item = b"", False, False
+    return None if has_message and is_item else begin
+
+
+def _is_message_item(line: bytes, is_item: bool) -> bool:
+    """Return True if a line is an item of type ``message``; ``is_item`` if it is no record, or too long to be read."""
+    try:
+        record = record_of(decoded(line))
+    except ValueError:
+        return is_item
+    item = record_of(record.get("payload")) if record.get("type") == "response_item" else record
+    return item.get("type") == "message"
 
 
 def _read(found: Iterable[Line], reader: "_Rollout") -> Iterator[Entry]:

@@ -510,6 +510,18 @@ def test_a_rollout_whose_conversation_is_in_its_events_has_it_like_any_other(
     assert [text for text in texts if text.startswith("text ")] == [f"text {label}" for label in "abcdefg"]
 
 
+@pytest.mark.requirement("IMP-18")
+def test_a_message_among_the_events_is_no_item(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
+    rollout = Thread()
+    rollout.event("message", role="user", content=[{"type": "input_text", "text": "text a"}])
+    rollout.event("user_message", "a", message="text a")
+    rollout.event("agent_message", "b", message="text b")
+    rollout.write(tmp_path)
+    counted = imported(daemon, "codex", tmp_path)["events"]
+    assert (counted["prompt"], counted["response"]) == (1, 1)
+    assert [narrative(client, rollout.id).count(f"text {label}") for label in "ab"] == [1, 1]
+
+
 @pytest.mark.requirement("IMP-2", "IMP-18")
 def test_a_rollout_of_events_that_an_earlier_version_has_imported_keeps_its_commits(
     daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,44 @@ def test_a_rollout_without_messages_among_its_items_has_them_in_its_events(tmp_p
 
 
 @pytest.mark.requirement("IMP-18")
+@pytest.mark.parametrize(
+    "other",
+    [
+        event("message", role="user", content=[{"type": "input_text", "text": "a"}]),
+        event("raw_response_item", item=said("user", "a")),
+        {"payload": said("user", "a"), "type": "event_msg"},
+        {"type": "response_item", "payload": {"type": "function_call_output", "output": [said("user", "a")]}},
+        {"type": "compacted", "payload": {"message": "", "replacement_history": [said("user", "a")]}},
+        {"type": "world_state", "payload": said("user", "a")},
+    ],
+    ids=["event", "in an event", "type last", "in an output", "in a compaction", "unknown"],
+)
+def test_a_message_outside_an_item_hides_no_conversation(tmp_path: Path, other: Record) -> None:
+    records = [{"type": "session_meta", "payload": {"id": "T"}}, other, event("user_message", message="a"), other]
+    format, found = events(tmp_path, records)
+    assert format == "codex-events"
+    assert [each.text for each in found if isinstance(each, PromptEvent)] == ["a"]
+    item = {"payload": said("user", "a"), "type": "response_item"}
+    assert events(tmp_path, [*records, item])[0] == "codex"
+    assert events(tmp_path, [*records, said("user", "a")])[0] == "codex", "an item without an envelope"
+
+
+@pytest.mark.requirement("IMP-18")
+@pytest.mark.parametrize("place", range(-180, 30, 7))
+def test_a_message_of_an_event_in_a_long_line_hides_no_conversation(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codex, "_LINE_BYTES_MAX", 1000)
+    start = json.dumps(event("user_message", message="a")).encode() + b"\n"
+    long = {"payload": {"text": "x" * (1000 + place), **said("user", "b")}, "type": "event_msg"}
+    other = json.dumps(long).encode() + b"\n"
+    assert codex.conversation_in_events(BytesIO(start + other)) == start.index(b'"type": "user_message"')
+    item = json.dumps({**long, "type": "response_item"}).encode() + b"\n"
+    assert codex.conversation_in_events(BytesIO(start + other + item)) is None
+    assert codex.conversation_in_events(BytesIO(start + other + item[:-2])) is None, "it is still being written"
+
+
+@pytest.mark.requirement("IMP-18")
 def test_a_message_that_is_an_event_and_an_item_counts_once() -> None:
     texts = [("event", "yes"), ("item", "yes"), ("item", "go"), ("event", "go"), ("event", "yes"), ("event", "yes")]
     lines = [
