@@ -557,20 +557,19 @@ def _new_directory(planned: PlannedSource, view: SessionView | None) -> str:
 
 
 def _directory_of(found: str) -> str:
-    """Return a working directory that a harness names as an absolute path; the root directory if it is none. A path of
+    """Return a working directory that a harness names; the root directory for a path that is not absolute. A path of
     a Windows drive becomes its place in WSL (Windows Subsystem for Linux)."""
     if (drive := _WINDOWS.fullmatch(found)) is not None:
         found = f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/").rstrip("/")
-    if not found.startswith("/") or "\0" in found or len(found.encode()) > _PATH_BYTES_MAX:
+    if not found.startswith("/") or "\0" in found or len(found.encode("utf-8", "surrogatepass")) > _PATH_BYTES_MAX:
         return "/"
     return posixpath.normpath(found)
 
 
 def _newest_time(planned: PlannedSource) -> int | None:
     """Return the newest time in the whole conversation of a source, in ms since 1970. Raises: as ``lines_of``."""
-    source, newest = planned.source, planned.plan.newest
-    read = LINE_READERS[source.format]
-    for line in lines_of(source, planned.done.size):
+    newest, read = planned.plan.newest, LINE_READERS[planned.source.format]
+    for line in lines_of(planned.source, planned.done.size):
         for entry in read([Line(1, line.record)]) if line.record else ():
             if entry.event.at is not None and entry.event.sidechain is None:
                 newest = max(newest or 0, entry.event.at)

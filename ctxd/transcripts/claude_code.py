@@ -204,7 +204,7 @@ class _Reader:
         attachment = record_of(record.get("attachment"))
         origin = as_text(record_of(attachment.get("origin")).get("kind"))
         is_persons = origin in ("", "human") and attachment.get("commandMode") != "task-notification"
-        # A message from the session of a coordinator is background for the model, whoever typed it there.
+        # A message from the session of a coordinator is background for the model, even if a person typed it there.
         is_meta = bool(attachment.get("isMeta") or attachment.get("forwardedIntent")) or not is_persons
         meta = {**(rest(record, *_ENVELOPE) or {}), "attachment": rest(attachment, "prompt")}
         events = self._parts({**record, "isMeta": is_meta}, attachment.get("prompt"), meta)
