@@ -29,9 +29,12 @@ while True:
         s.connect("/run/ctxd/ctxd.sock")
         try:
             s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"context.current"}\\n')
-            answer = json.loads(s.makefile().readline())
+            line = s.makefile().readline()
         except (BrokenPipeError, ConnectionResetError):
             continue  # killed after it accepted: a client calls again
+    if not line:
+        continue  # killed after it had read the call
+    answer = json.loads(line)
     if answer.get("error", {}).get("data", {}).get("retryable"):
         continue  # a daemon that is about to end says so; a client calls again
     print(json.dumps([answer["result"]["session"], time.monotonic() - began]), flush=True)
