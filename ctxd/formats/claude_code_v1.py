@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from ctxd.formats.losses import Losses, event_kind, event_text
-from ctxd.transcripts.claude_code import read_session, wrapper_of
+from ctxd.transcripts.claude_code import BOUNDARY, read_session, wrapper_of
 from ctxd.transcripts.records import Line, args_object, decoded, records_of, rest
 from ctxd.transcripts.records import as_text as text_or_nothing
 from ctxd_protocol import event_types as typed
@@ -72,7 +72,7 @@ class SessionWriter:
         self._ids.add(id)
         self._session = self._session or text_or_nothing(record.get("sessionId"))
         self._written += 1
-        if record.get("parentUuid") is not None or previous is None or record.get("subtype") == "compact_boundary":
+        if record.get("parentUuid") is not None or previous is None or record.get("subtype") == BOUNDARY:
             return line
         return msgspec.json.encode({**record, "parentUuid": previous}) + b"\n"
 
@@ -86,7 +86,7 @@ class SessionWriter:
         assert id is not None
         self._session = self._session or str(uuid5(_NAMES, f"session:{id}"))
         parent = self._last.get(event.sidechain)
-        is_boundary = record.get("subtype") == "compact_boundary"
+        is_boundary = record.get("subtype") == BOUNDARY
         self._last[event.sidechain] = id
         self._ids.add(id)
         at = datetime.fromtimestamp(self._at / 1000, UTC) if 0 <= self._at < 1 << 47 else _EPOCH
@@ -153,7 +153,7 @@ class SessionWriter:
     def _compaction(self, event: typed.CompactionEvent) -> list[Record]:
         metadata = {"trigger": "auto", "preTokens": event.tokens_before or 0}
         boundary = {
-            "type": "system", "subtype": "compact_boundary", "content": "Conversation compacted",
+            "type": "system", "subtype": BOUNDARY, "content": "Conversation compacted",
             "compactMetadata": metadata,
         }  # fmt: skip
         if not event.summary:

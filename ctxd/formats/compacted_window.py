@@ -13,13 +13,10 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
-from ctxd.transcripts.claude_code import TEAMMATE, compaction_metadata
+from ctxd.transcripts.claude_code import BOUNDARY, TEAMMATE, keeps_beginning
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.records import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
-
-BOUNDARY: Final = "compact_boundary"
-"""Kind of the event before the summary of a compaction by Claude Code."""
 
 HISTORY: Final = "replacement_history"
 """Member of compactions by codex: the items that replace the conversation."""
@@ -36,14 +33,15 @@ def replaces(event: typed.Event) -> TypeGuard[typed.CompactionEvent]:
     return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
 
 
-def keeps_beginning(event: typed.Event) -> bool:
-    """Return True for the boundary of a compaction by Claude Code that keeps the beginning of the conversation. Its
-    summary, of the rest, follows the kept messages, and the model gets it as a message of the user."""
-    if not isinstance(event, typed.SystemEvent) or event.kind != BOUNDARY:
-        return False
-    metadata = compaction_metadata(event.meta or {})
-    kept = record_of(metadata.get("preservedMessages") or metadata.get("preservedSegment"))
-    return event.id is not None and kept.get("anchorUuid") == event.id
+def summary_as_message(event: typed.CompactionEvent) -> typed.PromptEvent:
+    """Return the summary of a compaction as the message that the model gets if it does not come first."""
+    return typed.PromptEvent(text=event.summary, at=event.at)
+
+
+def is_before_later_summary(event: typed.Event) -> bool:
+    """Return True for the boundary of a compaction whose summary follows the kept messages: see ``keeps_beginning``."""
+    is_boundary = isinstance(event, typed.SystemEvent) and event.kind == BOUNDARY
+    return is_boundary and keeps_beginning({**(event.meta or {}), "uuid": event.id})
 
 
 def newest_within(sizes: Iterable[int]) -> int:
@@ -133,7 +131,7 @@ class Places:
         self._id: str | None = None
         self._tail: str | None = None
         self.kept_first = False
-        """True if the messages that the next compaction keeps come before its summary, see ``keeps_beginning``."""
+        """True if the messages that the next compaction keeps come before its summary."""
 
     def note(self, event: typed.Event, place: int) -> None:
         """Note the place that ``event`` will have."""
@@ -143,7 +141,7 @@ class Places:
             self._places[event.id] = place
         self._places.setdefault(event.message, place)
         if isinstance(event, typed.SystemEvent) and event.kind == BOUNDARY:
-            self.kept_first = keeps_beginning(event)
+            self.kept_first = is_before_later_summary(event)
         if isinstance(event, typed.OpaqueEvent) and event.kind == "compaction":
             self._tail = as_text(record_of(event.data).get("tail_start_id")) or None
 

@@ -26,7 +26,8 @@ from ctxd_protocol.event_types import (
 
 E = TypeVar("E")
 
-_CONVERSATION: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
+CONVERSATION: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
+"""Types of the events that count as messages."""
 
 _BYTES_PER_TOKEN: Final = 4
 """Bytes of UTF-8 that count as one token, as in the estimate of a context's size."""
@@ -90,7 +91,7 @@ def is_array(format: str) -> bool:
 
 def measure_event(event: Event) -> tuple[int, int]:
     """Return the number of messages of an event, 1 or 0, and the bytes of its text."""
-    if not isinstance(event, _CONVERSATION):
+    if not isinstance(event, CONVERSATION):
         return 0, 0
     text = event.tool + args_text(event.args) if isinstance(event, ToolCallEvent) else event_text(event)
     return 1, len(text) if text.isascii() else len(text.encode())

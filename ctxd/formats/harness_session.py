@@ -21,6 +21,7 @@ from ctxd.formats.compacted_window import (
     HISTORY,
     Places,
     replaces,
+    summary_as_message,
     with_agent_messages,
     with_codex_windows,
     with_notices_as_prompts,
@@ -171,7 +172,7 @@ def _conversation(
                 losses.add("messages that a compaction kept")
             bare = _bare(event, harness, own)
             if left and places.kept_first:
-                kept = [*left, typed.PromptEvent(text=event.summary, at=event.at)]
+                kept = [*left, summary_as_message(event)]
             else:
                 kept = [*([bare] if replaces(bare) else ()), *(left or ())]
         elif _goes_on(event, harness, own):

@@ -17,10 +17,16 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, codex_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.compacted_window import keeps_beginning, replaces, with_agent_messages, with_first_window
+from ctxd.formats.compacted_window import (
+    is_before_later_summary,
+    replaces,
+    summary_as_message,
+    with_agent_messages,
+    with_first_window,
+)
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measure_event, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
-from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, SystemEvent, ToolResultEvent
+from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
@@ -309,13 +315,16 @@ def _summary_first(events: Iterator[Event], number: int) -> Iterator[Event]:
     """Yield ``events`` with the compaction among the first ``number`` before the messages that it keeps, unless these
     are the beginning of the conversation."""
     first = list(islice(events, number))
-    place = next((place for place in reversed(range(len(first))) if replaces(first[place])), 0)
-    summary = first[place : place + 1]
-    if any(map(keeps_beginning, first[:place])):
-        told = [PromptEvent(text=each.summary, at=each.at) for each in summary if isinstance(each, CompactionEvent)]
-        yield from (*first[:place], *told, *first[place + 1 :])
-    else:
-        yield from (*summary, *first[:place], *first[place + 1 :])
+    for place in reversed(range(len(first))):
+        compaction = first[place]
+        if not replaces(compaction):
+            continue
+        if any(map(is_before_later_summary, first[:place])):
+            first[place] = summary_as_message(compaction)
+        else:
+            first.insert(0, first.pop(place))
+        break
+    yield from first
     yield from events
 
 

@@ -3,15 +3,12 @@
 Separate from the plan: this knows records and the places of lines, but neither chains nor commits.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ctxd.imports.line_ids import LineIds
-from ctxd.transcripts.claude_code import Segment, compaction_metadata, preserved
+from ctxd.transcripts.claude_code import BOUNDARY, Segment, compaction_metadata, preserved
 from ctxd.transcripts.records import Record, as_text, number_of, records_of
 from ctxd_protocol.event_types import CompactionEvent
-
-BOUNDARY: Final = "compact_boundary"
-"""Subtype of the record that Claude Code writes before the summary of a compaction."""
 
 
 class KeptMark(NamedTuple):

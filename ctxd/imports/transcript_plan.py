@@ -13,37 +13,26 @@ from typing import Final
 
 from ctxd.capture.stream_checkpoints import Trigger
 from ctxd.formats.compacted_window import HISTORY
-from ctxd.formats.delta_formats import tokens_of
-from ctxd.imports.compaction_marks import BOUNDARY, CompactionMarks, KeptMark
+from ctxd.formats.delta_formats import CONVERSATION, tokens_of
+from ctxd.imports.compaction_marks import CompactionMarks, KeptMark
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.line_ids import LineIds
 from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.imports.spawning_calls import SpawningCalls, spawns
 from ctxd.imports.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
-from ctxd.transcripts.claude_code import is_rewind, is_typed
+from ctxd.transcripts.claude_code import BOUNDARY, is_rewind, is_typed
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
 from ctxd.transcripts.records import Line, Record, as_text, id_of, parent_of, record_of
 from ctxd.transcripts.source_lines import SourceLine
-from ctxd_protocol.event_types import (
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent
 
 DELTA_BYTES: Final = 192 * 1024
 """Bytes at which a delta is cut."""
 
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
-
-_SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
 
 
 class TranscriptPlan:
@@ -305,7 +294,7 @@ class TranscriptPlan:
         """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
         before the prompt with which a branch begins."""
         is_before = self._branches[self._branch_of[place]].last_typed > place
-        if place in self._aside or (is_before and not any(isinstance(event, _SPOKEN) for event in events)):
+        if place in self._aside or (is_before and not any(isinstance(event, CONVERSATION) for event in events)):
             self._aside[self._place] = place
 
     def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
@@ -341,7 +330,7 @@ class TranscriptPlan:
             self.counts[str(event.__struct_config__.tag)] += 1
             if event.at is not None:
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
-            if isinstance(event, _SPOKEN) or turn_in((event,)) is not None:
+            if isinstance(event, CONVERSATION) or turn_in((event,)) is not None:
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
             elif self._route is _pi and changes_window(event):

@@ -47,6 +47,9 @@ _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
 CONTINUED: Final = "This session is being continued from a previous conversation"
 """Start of the summary that follows a compaction."""
 
+BOUNDARY: Final = "compact_boundary"
+"""Subtype of the record before the summary of a compaction, and kind of its event."""
+
 RETRACTED: Final = "retractedMessageUuids"
 """Member of a record that takes earlier messages back: Claude Code no longer sends them to the model."""
 
@@ -109,6 +112,17 @@ def relocated_to(record: Record) -> str:
 def compaction_metadata(record: Record) -> Record:
     """Return the metadata of a compaction from its boundary; empty for other records."""
     return record_of(record.get("compactMetadata") or record.get("compact_metadata"))
+
+
+def keeps_beginning(record: Record) -> bool:
+    """Return True for the boundary of a compaction that keeps the beginning of the conversation. Its summary, of the
+    rest, follows the kept messages, and the model gets it as a message of the user."""
+    metadata = compaction_metadata(record)
+    for name in ("preservedMessages", "preserved_messages", "preservedSegment", "preserved_segment"):
+        if kept := record_of(metadata.get(name)):
+            anchor = kept.get("anchorUuid") or kept.get("anchor_uuid")
+            return anchor is not None and anchor == record.get("uuid")
+    return False
 
 
 def preserved(metadata: Record) -> Segment | tuple[str, ...]:
@@ -264,7 +278,7 @@ class _Reader:
     def _system(self, record: Record) -> typed.Event:
         kind, place = as_text(record.get("subtype")) or "system", _place(record)
         meta = rest(record, *_ENVELOPE, "content", "subtype")
-        if kind != "compact_boundary":
+        if kind != BOUNDARY:
             return typed.SystemEvent(text=as_text(record.get("content")), kind=kind, meta=meta, **place)
         found = compaction_metadata(record)
         tokens = found.get("preTokens", found.get("pre_tokens"))

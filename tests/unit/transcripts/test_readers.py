@@ -194,6 +194,21 @@ def test_claude_a_compaction_names_the_first_message_that_it_preserves(metadata)
     assert [event.kept_from for event in found[1:]] == ["h", None] and found[1].tokens_before == 9
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"compactMetadata": {"preservedMessages": {"anchorUuid": "s", "uuids": ["h"]}}},
+        {"compactMetadata": {"preservedSegment": {"headUuid": "h", "anchorUuid": "s", "tailUuid": "t"}}},
+        {"compact_metadata": {"preserved_messages": {"anchor_uuid": "s", "uuids": ["h"]}}},
+        {"compact_metadata": {"preserved_segment": {"head_uuid": "h", "anchor_uuid": "s", "tail_uuid": "t"}}},
+    ],
+)
+def test_claude_a_compaction_keeps_the_beginning_if_its_boundary_is_the_anchor(metadata):
+    assert claude_code.keeps_beginning({"uuid": "s", **metadata})
+    assert not claude_code.keeps_beginning({"uuid": "u", **metadata})
+    assert not claude_code.keeps_beginning({"uuid": None}) and not claude_code.keeps_beginning({"uuid": "s"})
+
+
 def test_claude_images_are_bytes():
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(b"\x89PNG").decode()}
     (event,) = events(claude_code.read_session, user([{"type": "image", "source": source}]))
