@@ -68,6 +68,11 @@ class ImportedLines(TranscriptPlan):
             is_whole = any(self.starts[each] in self._summaries for each in places)
         return Start(repeated=tuple(reversed(back)))
 
+    def _after_kept(self, place: int) -> Start | None:
+        """As ``at_line``: the lines that the compaction keeps, and its summary, are all that is repeated."""
+        start = super()._after_kept(place)
+        return start if start is None or self._tip is None else Start(repeated=start.repeated)
+
     def _path(self, first: int, start: Start) -> list[Repeated]:
         return super()._path(first, start if start.source or self._tip is None else self._tip)
 

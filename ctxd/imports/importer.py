@@ -348,7 +348,7 @@ class TranscriptImport:
             await self._create(source)
             end = plan.at_line(plan.size - 1)
             state.newest = "" if end.repeated else (await self._parent(planned, end)).commit or ""
-        if done.is_within_copy and plan.copied:
+        if done.is_within_copy and plan.outside:
             # Its origin may be gone once it has lines of its own.
             state.copy_end = copied_to(plan)
         await self._describe(planned)

@@ -154,7 +154,7 @@ async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -
                 if each.data is None:
                     return  # It was purged, or is too long: its end is unknown.
                 done.learn(each.data)
-            left = left[len(deltas) :]
+            left = left[max(1, len(deltas)) :]
         done.planned_before = state.size
 
 

@@ -90,10 +90,14 @@ class LineTimes:
         elif at == self._times[-1]:
             self._places[-1] = place
 
-    def last_before(self, at: int) -> int | None:
-        """Return the last line that is not later than ``at``; None if all lines are later, or none is."""
+    def last_at(self, at: int) -> int | None:
+        """Return the last line that is not later than ``at``; None if all lines are later."""
         number = bisect_right(self._times, at)
-        return self._places[number - 1] if 0 < number < len(self._times) else None
+        return self._places[number - 1] if number else None
+
+    def is_before_end(self, at: int) -> bool:
+        """Return True if a line is later than ``at``."""
+        return bool(self._times) and at < self._times[-1]
 
 
 class BegunTurn(NamedTuple):

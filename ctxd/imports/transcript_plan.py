@@ -235,9 +235,11 @@ class TranscriptPlan:
     def at_spawn(self, *keys: str, began: int | None = None) -> Start:
         """Return the start of the chain of the sub-agent with ``keys``: after its call, else after the last line before
         ``began``, in ms since 1970, else at the newest commit."""
-        last = None if began is None else self._clock.last_before(began)
-        place = self.spawning.line(keys, self.size if last is None and began is not None else last)
-        if (place := last if place is None else place) is not None:
+        last = None if began is None else self._clock.last_at(began)
+        place = self.spawning.line(keys, last)
+        if place is None and began is not None and self._clock.is_before_end(began):
+            place = last
+        if place is not None:
             return self.at_line(place)
         main = self._main
         if main is not None and main.start.source == self.source:
@@ -392,6 +394,9 @@ class TranscriptPlan:
     def _after_kept(self, place: int) -> Start | None:
         """Return the start of a branch after line ``place`` if a compaction keeps it: the lines kept up to there, and
         the summary; else None."""
+        if place in self.outside:
+            origin, there = self.outside[place]
+            return origin._after_kept(there)
         if (number := self._kept_in.get(place)) is None:
             return None
         before, places, many = self._made[number - 1]

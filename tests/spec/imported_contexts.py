@@ -20,7 +20,12 @@ def head(client: SyncClient, session: str) -> str:
 
 def window(client: SyncClient, session: str) -> str:
     """The labels of what the model of a session sees next, from the newest compaction on."""
-    content = str(client.commit_materialize(head(client, session)).content)
+    return window_at(client, head(client, session))
+
+
+def window_at(client: SyncClient, commit: str) -> str:
+    """As ``window``, of the model that goes on from ``commit``."""
+    content = str(client.commit_materialize(commit).content)
     return "".join(json.loads(line).get("label", "") for line in content.splitlines())
 
 

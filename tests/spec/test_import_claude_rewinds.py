@@ -1,14 +1,13 @@
 """IMP: a user of Claude Code who goes back to a message that a compaction has left in the window."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.claude_records import compaction
-from tests.spec.imported_contexts import narrative, window
+from tests.spec.claude_records import compaction, fork_of, forked
+from tests.spec.imported_contexts import narrative, window, window_at
 from tests.spec.test_import import Claude, Record, append, imported, write
 
 
@@ -57,11 +56,27 @@ def test_a_second_branch_from_a_kept_message_has_its_own_part_of_the_window(
     append(path, claude("r", after="d"), claude("s", "assistant"), claude("v", after="f"), claude("w", "assistant"))
     imported(daemon, "claude", path)
     assert window(client, claude.id) == "cdefkKvw"
-    assert set(_windows(client, claude.id)) == {"cdkKrs", "cdefkKvw"}
+    tips = client.commit_list(session=claude.id, tips=True).commits
+    assert {window_at(client, tip.commit) for tip in tips} == {"cdkKrs", "cdefkKvw"}
 
 
-def _windows(client: SyncClient, session: str) -> list[str]:
-    """The labels of the window at the end of each branch of a session."""
-    tips = client.commit_list(session=session, tips=True).commits
-    contents = (str(client.commit_materialize(tip.commit).content) for tip in tips)
-    return ["".join(json.loads(line).get("label", "") for line in content.splitlines()) for content in contents]
+@pytest.mark.requirement("IMP-17")
+@pytest.mark.parametrize("how", ["at once", "later", "without the origin"])
+@pytest.mark.parametrize(("after", "expected"), [("d", "cdkK"), ("f", "cdefkK"), ("K", "cdefkK")])
+def test_a_fork_that_goes_back_to_a_message_that_its_origin_has_kept_begins_with_the_summary(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, how: str, after: str, expected: str
+) -> None:
+    records = compacted(claude)
+    origin = write(tmp_path / f"{claude.session}.jsonl", records)
+    fork = fork_of(claude, after)
+    path = write(tmp_path / f"{fork.session}.jsonl", forked(records, fork.session))
+    if how != "at once":
+        imported(daemon, "claude", tmp_path)
+    if how == "without the origin":
+        origin.unlink()
+    append(path, *fork.turn("r", "s"))
+    imported(daemon, "claude", tmp_path)
+    assert window(client, fork.id) == f"{expected}rs"
+    append(path, *fork.turn("t", "u"))
+    imported(daemon, "claude", tmp_path)
+    assert window(client, fork.id) == f"{expected}rstu"
