@@ -197,6 +197,14 @@ def test_an_unsafe_integer_is_found_beside_long_strings_and_not_within_them(stri
     assert isinstance(read_frame(alone), Request)
 
 
+@pytest.mark.parametrize("offset", range(4))
+@pytest.mark.parametrize("digits", [16, 17, 18, 19, 20])
+def test_an_unsafe_integer_is_found_wherever_it_begins(offset: int, digits: int) -> None:
+    for number in ("9" * digits, "-" + "9" * digits):
+        params = f"[{' ' * offset}{number},1]"
+        assert isinstance(read_frame(f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'.encode()), Failure)
+
+
 @pytest.mark.parametrize("bracket", ["[]", "{}"])
 def test_many_brackets_are_no_depth_and_the_last_one_too_deep_is_found(bracket: str) -> None:
     opened, closed = bracket
