@@ -16,6 +16,7 @@ from ctxd.hook import delivery
 from ctxd.hook.event_spool import LOST, EventSpool
 from ctxd.transcripts.records import decoded
 from ctxd_client.socket_lookup import find_socket
+from ctxd_protocol.default_paths import without_state_home
 from ctxd_protocol.ids import captured_session_id
 
 _CHAT: Final = "chat:"
@@ -54,9 +55,8 @@ def _erase_in(waiting: EventSpool, wanted: list[str]) -> int:
 
 def _spools(own: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the sockets for which this user's hooks may keep events, each with the environment that sets the place."""
-    # A program started by cron uses the default place.
-    default = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"}
-    environs = {delivery.waiting_root(environ): environ for environ in (default, dict(os.environ))}
+    both = (without_state_home(os.environ), dict(os.environ))
+    environs = {delivery.waiting_root(environ): environ for environ in both}
     for environ in environs.values():
         others = {unquote(os.path.basename(folder)) for folder in _folders(environ)}
         for path in sorted({own, *others}):

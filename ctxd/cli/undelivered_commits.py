@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ctxd_protocol.default_paths import user_state_dir
+from ctxd_protocol.default_paths import user_state_dir, without_state_home
 
 BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of all files together, those of all sockets included."""
@@ -223,12 +223,14 @@ def folder_of(socket: str, environ: Mapping[str, str]) -> Path:
 
 
 def erase_undelivered(session: str, environ: Mapping[str, str]) -> int:
-    """Erase the commits of ``session`` that wait for any daemon, except those of running captures.
+    """Erase the commits of ``session`` that wait for any daemon, also in the default state directory, except those of
+    running captures.
 
     Returns their number. Raises: OSError, or ValueError for a damaged file, after erasing all others.
     """
     erased, failure = 0, None
-    for path in sorted(_root(environ).glob(f"*/*{_SUFFIX}")):
+    roots = {_root(environ), _root(without_state_home(environ))}
+    for path in sorted(path for root in roots for path in root.glob(f"*/*{_SUFFIX}")):
         try:
             with UndeliveredFile(path) as file:
                 erased += file.erase(session)

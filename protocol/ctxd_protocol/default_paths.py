@@ -40,6 +40,11 @@ def user_state_dir(environ: Mapping[str, str]) -> str:
     return os.path.join(environ.get("XDG_STATE_HOME") or os.path.join(home(environ), ".local", "state"), "ctxd")
 
 
+def without_state_home(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ`` with the default state directory, which programs that cron starts use."""
+    return {name: value for name, value in environ.items() if name != "XDG_STATE_HOME"}
+
+
 def runtime_socket(environ: Mapping[str, str]) -> str | None:
     """The socket of a user's own daemon; None if the user has no runtime directory."""
     runtime = environ.get("XDG_RUNTIME_DIR")

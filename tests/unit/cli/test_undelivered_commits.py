@@ -119,7 +119,7 @@ def test_directories_are_the_users_alone(path):
 
 @pytest.mark.requirement("CMT-19")
 def test_erasing_a_session_leaves_the_commits_of_others_and_what_was_delivered(path):
-    environ = {"XDG_STATE_HOME": str(path.parents[2])}
+    environ = {"HOME": str(path.parents[2] / "home"), "XDG_STATE_HOME": str(path.parents[2])}
     others = new_path(path.parent, 6, "other")
     with UndeliveredFile(path) as file, UndeliveredFile(others) as mixed:
         for number in range(3):
@@ -136,8 +136,18 @@ def test_erasing_a_session_leaves_the_commits_of_others_and_what_was_delivered(p
 
 
 @pytest.mark.requirement("CMT-19")
+def test_commits_in_the_default_state_directory_are_erased_too(path, tmp_path):
+    home = tmp_path / "home"
+    waiting = new_path(folder_of("/run/other.sock", {"HOME": str(home)}), 7, "cron")
+    with UndeliveredFile(waiting) as file:
+        file.append(replace(commit(0), session="s1"))
+    assert erase_undelivered("s1", {"HOME": str(home), "XDG_STATE_HOME": str(path.parents[2])}) == 1
+    assert not waiting.exists()
+
+
+@pytest.mark.requirement("CMT-19")
 def test_a_damaged_file_is_reported_after_the_others_are_erased(path):
-    environ = {"XDG_STATE_HOME": str(path.parents[2])}
+    environ = {"HOME": str(path.parents[2] / "home"), "XDG_STATE_HOME": str(path.parents[2])}
     with UndeliveredFile(path) as file:
         file.append(replace(commit(0), session="s1"))
     new_path(path.parent, 1, "damaged").write_bytes(b"no commit\n")

@@ -61,6 +61,39 @@ async def test_a_follower_meets_every_row_once_it_is_durable_and_goes_on_after_i
     verified(root)
 
 
+@pytest.mark.requirement("SRC-1")
+async def test_followers_read_new_rows_once_per_delay_and_also_while_writes_continue(tmp_path, monkeypatch):
+    delay, wakes, seq = 0.2, [], 0
+    monkeypatch.setattr(limits, "FOLLOWERS_DELAY_S", delay)
+    async with running(tmp_path / "state") as store, anyio.create_task_group() as group:
+        follower = await store.follow("test")
+
+        async def follow():
+            while True:
+                await follower.wait(seq)
+                wakes.append(seq)
+                await until(lambda: seq > wakes[-1])
+
+        group.start_soon(follow)
+        began = anyio.current_time()
+        while len(wakes) < 5:
+            assert anyio.current_time() < began + 30, "writes that never pause hold the followers up"
+            await store.submit(write(document(f"t{seq}", f"{seq}"))).wait()
+            seq += 1
+        assert anyio.current_time() - began >= 4 * delay and seq > 2 * len(wakes)
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("SRC-1")
+async def test_followers_read_the_last_row_once_writes_have_paused(tmp_path, monkeypatch):
+    async with running(tmp_path / "state") as store:
+        follower = await store.follow("test")
+        for number in (1, 2):
+            await store.submit(write(document(f"t{number}", f"{number}"))).wait()
+        with anyio.fail_after(10):
+            await follower.wait(1)
+
+
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(limits, "SCRUB_DELAY_S", 0.0)
