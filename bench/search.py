@@ -1,5 +1,5 @@
 """Search over 1,000,000 messages: a query over a bare FTS5 query for the same rows, the size of the index, and the time
-until new text is found.
+until new text is found, by a quiet daemon and beside 500 writes a second.
 
 Expected order of growth: that of FTS5, linear in the texts that have all words of the query; the rest of a query is
 the same for any store. Messages are passages of the standard library's own sources, which have words, names, numbers
@@ -15,8 +15,10 @@ import random
 import statistics
 import sys
 import sysconfig
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -40,6 +42,10 @@ CHARS = (20, 1_200)
 QUERIES = 300
 ROUNDS = 3
 NEW_TEXTS = 20
+BUSY_WRITES_S = 500
+BUSY_PAUSE_S = 0.5
+"""Seconds between two new texts, so that a lag has time to grow."""
+
 LIMIT = 20
 SEED = 15
 LEVEL_S_MAX = 3_600.0
@@ -163,11 +169,46 @@ def run() -> Iterator[Figure]:
                 better="lower",
                 detail=f"longest of {NEW_TEXTS}, median {statistics.median(waits):.2f} s, from the acknowledgement on",
             )
+            with writes(path, corpus) as rate:
+                waits, reached = (
+                    [found_s(client, NEW_TEXTS + n, after_s=BUSY_PAUSE_S) for n in range(NEW_TEXTS)],
+                    rate(),
+                )
+            yield Figure(
+                name="search_new_text_busy_s",
+                value=max(waits),
+                goal=1.0,
+                better="lower",
+                detail=f"the same beside {reached:.0f} writes a second, median {statistics.median(waits):.2f} s",
+            )
         bare.close()
 
 
-def found_s(client: object, number: int) -> float:
-    """Seconds from the acknowledgement of a message until a search finds it."""
+@contextmanager
+def writes(path: Path, corpus: Corpus) -> Iterator[Callable[[], float]]:
+    """Messages, ``BUSY_WRITES_S`` a second, while the block runs. Yields a function for the rate that was reached."""
+    ended, written, began = threading.Event(), 0, time.monotonic()
+
+    def write() -> None:
+        nonlocal written
+        with connect_sync(str(path), deadline_s=60) as client:
+            session = client.session("busy", agent="bench")
+            while not ended.wait(max(0.0, began + written / BUSY_WRITES_S - time.monotonic())):
+                session.user(corpus.message(written))
+                written += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield lambda: written / (time.monotonic() - began)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def found_s(client: object, number: int, after_s: float = 0.0) -> float:
+    """Seconds from the acknowledgement of a message, which is written after ``after_s``, until a search finds it."""
+    time.sleep(after_s)
     word = f"newword{number}x{random.Random(number).randrange(10**9)}"
     session = client.session(f"new-{number % 3}", agent="bench")
     session.user(f"a message with {word} in it")
@@ -175,7 +216,7 @@ def found_s(client: object, number: int) -> float:
     while not client.search_query(word).hits:
         if time.perf_counter() - began > 60:
             raise RuntimeError(f"{word} is not found: {client.daemon_status().search}")
-        time.sleep(0.01)
+        time.sleep(0.02)
     return time.perf_counter() - began
 
 

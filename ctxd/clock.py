@@ -12,13 +12,16 @@ import anyio
 
 
 class Clock(Protocol):
-    """Wall time, monotonic time and sleep."""
+    """Wall time, monotonic time, processor time and sleep."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970 in UTC by the host's clock, which may jump either way."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
+
+    def processor_s(self) -> float:
+        """Seconds of processor time that all threads of this process have used."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``. Cancel: safe."""
@@ -33,6 +36,9 @@ class SystemClock:
 
     monotonic = staticmethod(time.monotonic)
     """See ``Clock.monotonic``."""
+
+    processor_s = staticmethod(time.process_time)
+    """See ``Clock.processor_s``."""
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""

@@ -1,8 +1,8 @@
 """The running search index: it follows the journal outside the write path, and removes purged texts.
 
-No write waits for it. It processes the journal in bounded steps and yields the processor in between, for longer while
-there are writes. Work that fails for lack of disk space or memory is retried later; a file that is missing, damaged, or
-of another schema is rebuilt.
+No write waits for it. It processes the journal in bounded steps and rests in between, for longer while the daemon has
+other work. Work that fails for lack of disk space or memory is retried later; a file that is missing, damaged, or of
+another schema is rebuilt.
 """
 
 import os
@@ -21,6 +21,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.search import index_database, index_folder
 from ctxd.search.index_database import IndexFile
+from ctxd.search.indexing_pace import IndexingPace
 from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
 from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader
@@ -41,12 +42,6 @@ START_S: Final = 0.4
 
 REOPENED_S: Final = 0.1
 """Seconds between two checks whether a rebuilt index is open."""
-
-BUSY_SHARE: Final = 0.05
-"""Maximum share of one processor that indexing takes while there are writes."""
-
-IDLE_SHARE: Final = 0.8
-"""The same while there are no writes."""
 
 RETRY_S: Final = 5.0
 """Seconds until the next attempt after a shortage of space, memory or threads."""
@@ -73,7 +68,7 @@ class SearchIndex:
         self._lane = Lane("search.index", bulk=True)
         self._purged: list[PurgedEntities] = []
         self._idle = anyio.CancelScope()
-        self._pausing = anyio.CancelScope()
+        self._pace = IndexingPace(clock)
         self._rebuilding = False
         self._rebuilt_at = -REBUILD_PAUSE_S
         self._index: IndexFile | None = None
@@ -156,15 +151,14 @@ class SearchIndex:
     async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
         """Index new rows, and remove purged texts, until a rebuild is requested."""
         while not self._rebuilding:
-            began, head = self._clock.monotonic(), store.next_seq
+            began = self._clock.monotonic()
             if self._purged:
                 await self._forget(index, texts)
             step = await self._lane.run(self._step, index, texts)
             self._reason = ""
             if step is not None:
-                worked = self._clock.monotonic() - began
-                share = BUSY_SHARE if store.next_seq != head else IDLE_SHARE
-                await self._pause(worked * (1 / share - 1))
+                if not self._purged and not self._rebuilding:
+                    await self._pace.rest(self._clock.monotonic() - began)
                 continue
             if index.rewrite_due:
                 await self._erase(index)
@@ -174,12 +168,6 @@ class SearchIndex:
             with anyio.CancelScope() as self._idle:
                 if not self._rebuilding and not self._purged:
                     await follower.wait(index.seq)
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, but only until a purge waits for its words to be erased."""
-        with anyio.CancelScope() as self._pausing:
-            if not self._purged:
-                await self._clock.sleep(seconds)
 
     def _step(self, index: IndexFile, texts: JournalTexts) -> IndexBatch | None:
         batch = texts.batch(index, STEP_ROWS, STEP_BYTES)
@@ -210,7 +198,7 @@ class SearchIndex:
                 self._purged.append(PurgedEntities(write.purge.done.ids, write.purge.reclaimed is not None))
                 self._is_clean = False
                 self._idle.cancel()
-                self._pausing.cancel()
+                self._pace.interrupt()
 
     def _note_clean(self, index: IndexFile) -> None:
         if not self._purged and not index.rewrite_due:
@@ -232,7 +220,7 @@ class SearchIndex:
         before, faults = self.generation, self._faults
         self._rebuilding = True
         self._idle.cancel()
-        self._pausing.cancel()
+        self._pace.interrupt()
         while self.generation == before:
             if self._faults > faults:
                 raise CtxdError("store_unavailable", self._reason, hint="Free the disk or correct its permissions.")

@@ -1,0 +1,78 @@
+"""How long indexing rests, by the processor time that the rest of the daemon uses."""
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.search.indexing_pace import BUSY_SHARE, IDLE_SHARE, IndexingPace
+
+WORKED = 0.02
+"""Seconds of a step."""
+
+
+class UsedClock(SystemClock):
+    """A clock that sleeps in no time. Other work uses ``used(now)`` of a processor."""
+
+    def __init__(self, used=lambda now: 0.0) -> None:
+        self.now = 0.0
+        self._used = used
+        self._processor = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def processor_s(self) -> float:
+        return self._processor
+
+    async def sleep(self, seconds: float) -> None:
+        self._processor += seconds * self._used(self.now)
+        self.now += seconds
+
+
+async def rested(used: float) -> float:
+    clock = UsedClock(lambda now: used)
+    await IndexingPace(clock).rest(WORKED)
+    return clock.now
+
+
+@pytest.mark.anyio
+async def test_indexing_takes_most_of_a_processor_that_nothing_else_uses() -> None:
+    assert WORKED / (WORKED + await rested(used=0.0)) == pytest.approx(IDLE_SHARE)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("used", [1.0, 1.7], ids=["one processor", "more than one"])
+async def test_it_takes_little_beside_work_that_uses_a_processor(used: float) -> None:
+    assert WORKED / (WORKED + await rested(used)) == pytest.approx(BUSY_SHARE)
+
+
+@pytest.mark.anyio
+async def test_it_takes_its_part_of_what_other_work_leaves() -> None:
+    assert WORKED / (WORKED + await rested(used=0.5)) == pytest.approx(IDLE_SHARE / 2)
+
+
+@pytest.mark.anyio
+async def test_a_rest_ends_early_once_the_other_work_has_ended() -> None:
+    clock = UsedClock(lambda now: 1.0 if now < 0.15 else 0.0)
+    await IndexingPace(clock).rest(WORKED)
+    assert 0.15 < clock.now < 0.35, "it would be 0.38 s"
+
+
+@pytest.mark.anyio
+async def test_an_interrupted_rest_ends_at_once_and_the_next_one_does_not() -> None:
+    pace, ended = IndexingPace(SystemClock()), 0
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+
+            async def rest_long() -> None:
+                nonlocal ended
+                await pace.rest(worked=3600.0)
+                ended += 1
+
+            for _ in range(2):
+                group.start_soon(rest_long)
+                await anyio.sleep(0.05)
+                before = ended
+                pace.interrupt()
+                await anyio.sleep(0.05)
+                assert ended == before + 1
