@@ -8,7 +8,8 @@ calls, and reasoning is dropped unless the conversation is from the same harness
 import hashlib
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +88,9 @@ _CODEX_ITEM: Final = _CODEX_CALL | {"phase", "end_turn", "summary", "execution",
 
 BEGUN: Final = "[An earlier session goes on here.]"
 INTERRUPTED: Final = "[This call was interrupted: no output of it is recorded.]"
+
+_OPENCODE_INTERRUPTED: Final = "[Tool execution was interrupted]"
+"""The text that opencode itself shows for such a call."""
 
 RUN_BY_PROVIDER: Final = "[The provider ran this call: no output of it is recorded.]"
 
@@ -241,6 +245,8 @@ def _bare(event: typed.Event, harness: HarnessCommand, own: bool) -> typed.Event
     fields: dict[str, Any] = {"id": None, "parent": None, "meta": _beside(event, harness, own), "secrets": None}
     if isinstance(event, typed.CompactionEvent):
         fields["kept_from"] = None
+    if isinstance(event, typed.PromptEvent):
+        fields["message"] = None
     if isinstance(event, typed.ToolCallEvent):
         server = (event.meta or {}).get("namespace") if harness != "codex" else None
         tool = f"{server.rstrip('_')}__{event.tool}" if isinstance(server, str) and server else event.tool
@@ -294,6 +300,7 @@ def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losse
 
     Results have the order of their calls, or with ``own`` the order in which they arrived, as the model saw them.
     """
+    interrupted = _OPENCODE_INTERRUPTED if own and harness == "opencode" else INTERRUPTED
     events = _with_server_pairs(events)
     results = _results(events)
     used: set[str] = set()
@@ -308,7 +315,7 @@ def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losse
                 continue
             id = _unused(part.call, used)
             yield msgspec.structs.replace(part, call=id)
-            place, result = len(events), typed.ToolResultEvent(text=INTERRUPTED, is_error=True, at=part.at)
+            place, result = len(events), typed.ToolResultEvent(text=interrupted, is_error=True, at=part.at)
             if waiting := results[part.call]:
                 place, result = waiting.popleft()
             else:
@@ -495,22 +502,23 @@ def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Even
     number = 0
 
     def id(kind: str) -> str:
-        # opencode sorts by id: 48 bits of time and counter, then text.
+        # opencode sorts parts, and messages of the same time, by id: 48 bits of time and counter, then text.
         nonlocal number
         number += 1
         return f"{kind}_{((new.at - 1_000_000) * 4096 + number) & 0xFFFF_FFFF_FFFF:012x}{new.id[-_RANDOM_CHARS:]}"
 
     user, answered = "", ""
     role: str | None = None
-    for event in events:
-        if isinstance(event, typed.CompactionEvent):
-            event = typed.PromptEvent(text=event.summary, at=event.at)
+    for event in _in_order_of_time(events):
         if not isinstance(event, _Answer | typed.ToolResultEvent):
             role, user = "user", id("msg")
             data = {"id": user, "sessionID": new.id, "role": role, "time": {"created": event.at}, "agent": "build"}
             model = dict(zip(("providerID", "modelID"), new.model, strict=True))
             yield typed.OpaqueEvent(kind="message", data={**data, "model": model})
-            yield from _opencode_prompt(event, id)
+            if isinstance(event, typed.CompactionEvent):
+                yield from _opencode_compaction(event, id, user, new)
+            else:
+                yield from _opencode_prompt(event, id)
             continue
         if isinstance(event, _Answer) and (role != "assistant" or answered != (event.message or "")):
             role, answered = "assistant", event.message or ""
@@ -523,7 +531,26 @@ def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Even
             yield msgspec.structs.replace(event, id=id("prt"))
 
 
-def _opencode_prompt(event: typed.Event, id: Any) -> Iterator[typed.Event]:  # noqa: ANN401 - a function
+def _in_order_of_time(events: list[typed.Event]) -> list[typed.Event]:
+    """Return the events, none with a later time than a following one: opencode sorts messages by their times, and a
+    summary was written after the messages that follow it in the window."""
+    times = accumulate((each.at for each in reversed(events) if each.at is not None), min)
+    return [msgspec.structs.replace(each, at=at) for each, at in zip(reversed(events), times, strict=True)][::-1]
+
+
+def _opencode_compaction(
+    event: typed.CompactionEvent, id: Callable[[str], str], user: str, new: NewSession
+) -> Iterator[typed.Event]:
+    """Yield the request for a summary, as the part of the message ``user``, and the message that has the summary."""
+    yield typed.OpaqueEvent(id=id("prt"), data={"type": "compaction", "auto": True, "overflow": False})
+    answer = typed.ResponseEvent(at=event.at)
+    kind = {"mode": "compaction", "agent": "compaction", "summary": True}
+    info = {**_opencode_answer(answer, id("msg"), user, new), **kind}
+    part = {"id": id("prt"), "sessionID": new.id, "messageID": info["id"], "type": "text", "text": event.summary}
+    yield msgspec.structs.replace(event, meta={"info": info, "parts": [part]})
+
+
+def _opencode_prompt(event: typed.Event, id: Callable[[str], str]) -> Iterator[typed.Event]:
     text = getattr(event, "text", "")
     if text:
         yield typed.PromptEvent(id=id("prt"), text=text)

@@ -16,7 +16,7 @@ import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
-from tests.harnesses.scripted_model import PROMPT, ScriptedModel
+from tests.harnesses.scripted_model import FULL, PROMPT, ScriptedModel
 
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 CLIENTS = Path(os.environ.get("CTXD_HARNESSES") or Path(__file__).parents[2] / ".harnesses")
@@ -210,3 +210,29 @@ def captured(daemon: Running) -> list[dict[str, Any]]:
     with connect_sync(daemon.socket) as ctxd:
         (session,) = ctxd.session_list().sessions
         return [logged.event for logged in ctxd.session_events(session.session).events]
+
+
+def compact(client: Client, session: str) -> None:
+    """Have the client compact its own ``session``."""
+    match client.harness:
+        case "claude":
+            client.ask("/compact", session=session)
+        case "codex":
+            client.ask(FULL, "-c", "model_auto_compact_token_limit=100000", session=session)
+        case "pi":
+            client.ask(FULL, session=session)
+            words = ["--mode", "rpc", "--provider", "scripted", "--model", "scripted", "--session", session]
+            pipe = subprocess.PIPE
+            with subprocess.Popen(
+                [client.program, *words], cwd=client.tree, env=client.environ, stdin=pipe, stdout=pipe
+            ) as process:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(b'{"id":"1","type":"compact"}\n')
+                process.stdin.flush()
+                for line in process.stdout:
+                    if (answer := json.loads(line)).get("id") == "1":
+                        assert answer["success"], answer
+                        break
+                process.stdin.close()
+        case "opencode":
+            client.ask(FULL, session=session)

@@ -9,8 +9,8 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
-from tests.harnesses.clients import REAL, TOOLS, Client
-from tests.harnesses.scripted_model import ANSWER, PROMPT, ScriptedModel, Step
+from tests.harnesses.clients import REAL, TOOLS, Client, compact
+from tests.harnesses.scripted_model import ANSWER, PROMPT, SUMMARY, ScriptedModel, Step
 
 TALK: list[Event] = [
     PromptEvent(text="ASKED: what do they say?"),
@@ -114,6 +114,27 @@ def test_an_imported_session_that_is_handed_back_has_the_same_messages(
             story = ctxd.commit_materialize(newest.commit, stop="root", format="narrative-v1").content or ""
             assert commit in [each.commit for each in ctxd.commit_history(newest.commit, depth=5).commits]
     assert [story.count(text) for text in (PROMPT, AGAIN, "Well then.")] == [1, 1, 1]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HND-7")
+@REAL
+def test_a_compacted_session_that_is_handed_back_has_the_same_messages(
+    harness: str, daemon: Running, tmp_path: Path
+) -> None:
+    with ScriptedModel(TOOLS[harness], scripts={AGAIN: [Step("Well then.")]}) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.ask()
+        client.ctx("import", harness)
+        session = client.session()
+        compact(client, session)
+        client.ask(session=session)
+        client.ctx("import", harness)
+        commit = newest_commit(daemon)
+        client.ask(AGAIN, session=session)
+        own = model.conversation()
+        client.ask(AGAIN, session=native(client, handed_over(client, commit)))
+        assert SUMMARY in json.dumps(own) and model.conversation() == own
 
 
 @pytest.mark.timeout(240)

@@ -1,19 +1,17 @@
 """The real clients: what their hooks deliver, also while the daemon is killed."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
-from tests.harnesses.clients import CTX, REAL, TOOLS, Client, captured
+from tests.harnesses.clients import CTX, REAL, TOOLS, Client, captured, compact
 from tests.harnesses.scripted_model import (
     ANSWER,
     COMMANDS,
     FIRST_CALL,
-    FULL,
     PROMPT,
     SAID,
     SUMMARY,
@@ -146,32 +144,6 @@ def test_a_session_that_is_older_than_its_hooks_is_completed_by_an_import(
     texts = (PROMPT, *steps, ANSWER, again, "Well then.")
     places = [context.find(text) for text in texts]
     assert min(places) >= 0 and places == sorted(places) and context.count(again) == 1, context
-
-
-def compact(client: Client, session: str) -> None:
-    """Let the client compact its own ``session``."""
-    match client.harness:
-        case "claude":
-            client.ask("/compact", session=session)
-        case "codex":
-            client.ask(FULL, "-c", "model_auto_compact_token_limit=100000", session=session)
-        case "pi":
-            client.ask(FULL, session=session)
-            words = ["--mode", "rpc", "--provider", "scripted", "--model", "scripted", "--session", session]
-            pipe = subprocess.PIPE
-            with subprocess.Popen(
-                [client.program, *words], cwd=client.tree, env=client.environ, stdin=pipe, stdout=pipe
-            ) as process:
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write(b'{"id":"1","type":"compact"}\n')
-                process.stdin.flush()
-                for line in process.stdout:
-                    if (answer := json.loads(line)).get("id") == "1":
-                        assert answer["success"], answer
-                        break
-                process.stdin.close()
-        case "opencode":
-            client.ask(FULL, session=session)
 
 
 @pytest.mark.timeout(240)

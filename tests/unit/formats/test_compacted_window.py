@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from ctxd.formats.harness_session import written
@@ -17,7 +18,7 @@ SEALED = {"type": "compaction", "encrypted_content": "SEALED"}
 
 
 def texts(events: Events) -> list[str]:
-    """What is said, each once: opencode has a summary as a prompt, codex shows what it has as an item."""
+    """What is said, each once: codex shows what it has as an item."""
     found = (getattr(event, "summary", "") or getattr(event, "text", "") for event in events)
     return [text for text in found if text.isupper()]
 
@@ -48,6 +49,22 @@ def test_messages_that_pi_and_opencode_keep_stay(harness: HarnessCommand) -> Non
     found, left_out = made(harness, [*told, asked, summary, *NEXT])
     assert texts(found) == ["SUMMARY", "KEPT-PROMPT", "KEPT-ANSWER", "NEXT", "DONE"]
     assert left_out["compaction"] == 1
+
+
+@pytest.mark.requirement("HND-6")
+def test_opencode_gets_a_compaction_of_its_own_and_times_in_the_order_of_the_messages() -> None:
+    """opencode sorts messages by their times, and a summary is written after the messages that it keeps."""
+    said = [msgspec.structs.replace(event, at=1000 + place) for place, event in enumerate([*SAID, *NEXT])]
+    compaction = typed.CompactionEvent(summary="SUMMARY", at=1002, meta={"firstKeptEntryIndex": 0})
+    events = [*said[:2], compaction, *(msgspec.structs.replace(event, at=(event.at or 0) + 5) for event in said[2:])]
+    document = json.loads(written(events, "opencode", NEW, own=False, losses=Losses()))
+    infos = [message["info"] for message in document["messages"]]
+    assert [info["time"]["created"] for info in infos] == [1000, 1000, 1000, 1001, 1007, 1008]
+    assert infos == sorted(infos, key=lambda info: (info["time"]["created"], info["id"]))
+    assert [part["type"] for part in document["messages"][0]["parts"]] == ["compaction"]
+    assert infos[1]["summary"] is True and infos[1]["parentID"] == infos[0]["id"]
+    (summary,) = document["messages"][1]["parts"]
+    assert (summary["text"], summary["messageID"]) == ("SUMMARY", infos[1]["id"])
 
 
 def of_message(event: typed.Event, id: str) -> typed.Event:

@@ -282,6 +282,22 @@ def test_reasoning_without_a_signature_stays_where_the_harness_sends_it(harness:
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
+def test_the_id_of_the_message_of_a_prompt_is_no_loss(harness: HarnessCommand) -> None:
+    assert made(harness, [typed.PromptEvent(text="go", message="m1"), typed.ResponseEvent(text="done")])[1] == {}
+
+
+@pytest.mark.requirement("HND-7")
+def test_opencode_gets_its_own_text_for_a_call_that_was_interrupted() -> None:
+    events = [TALK[0], typed.ToolCallEvent(call="c", tool="bash", args={"command": "sleep 60"})]
+    outputs = {
+        own: [each.text for each in made("opencode", events, own=own)[0] if isinstance(each, typed.ToolResultEvent)]
+        for own in (True, False)
+    }
+    assert outputs == {True: ["[Tool execution was interrupted]"], False: [INTERRUPTED]}
+
+
+@pytest.mark.requirement("HND-2")
+@pytest.mark.parametrize("harness", READERS)
 def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_one_is_none(
     harness: HarnessCommand,
 ) -> None:
