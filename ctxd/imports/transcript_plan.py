@@ -234,10 +234,12 @@ class TranscriptPlan:
 
     def at_spawn(self, *keys: str, began: int | None = None) -> Start:
         """Return the start of the chain of the sub-agent with ``keys``: after its call, else after the last line before
-        ``began``, in ms since 1970, else at the newest commit."""
+        ``began``, in ms since 1970, and without a commit if all lines are later, else at the newest commit."""
         last = None if began is None else self._clock.last_at(began)
         place = self.spawning.line(keys, last)
         if place is None and began is not None and self._clock.is_before_end(began):
+            if last is None:
+                return Start()
             place = last
         if place is not None:
             return self.at_line(place)

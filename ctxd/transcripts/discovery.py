@@ -14,6 +14,7 @@ from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
     StoredSession,
+    created_at,
     export_records,
     folder_sessions,
     has_known_tables,
@@ -192,7 +193,7 @@ def _stored(path: Path, session: StoredSession) -> Transcript:
     return Transcript(
         f"{path}#{session.id}", path, "opencode", id, session.id, session.workdir, root=id,
         parent=_session("opencode", parent, path) if parent else "", is_spawned=bool(session.parent),
-        is_copy=bool(session.fork), stored=session,
+        began=session.created if session.parent else None, is_copy=bool(session.fork), stored=session,
     )  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Tra
 def _export(path: Path, info: Record) -> Transcript:
     stored = StoredSession(
         as_text(info.get("id")), as_text(info.get("parentID")), as_text(info.get("directory")), "",
-        lambda: export_records(record_of(_document(path))),
+        lambda: export_records(record_of(_document(path))), created=created_at(info),
     )  # fmt: skip
     return _stored(path, stored)._replace(path=str(path))
 

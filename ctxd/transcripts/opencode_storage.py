@@ -42,6 +42,7 @@ class StoredSession(NamedTuple):
     unknown.
 
     ``records`` reads it; raises OSError, sqlite3.Error. ``fork``: the session whose messages it begins with.
+    ``created``: when the session was created, in ms since 1970; None if it is not recorded.
     """
 
     id: str
@@ -50,6 +51,7 @@ class StoredSession(NamedTuple):
     stamp: str
     records: Callable[[], Iterator[Record]]
     fork: str = ""
+    created: int | None = None
 
 
 def numbered(records: Iterable[Record]) -> Iterator[Line]:
@@ -109,8 +111,14 @@ def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[s
 def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:
     parent, fork = as_text(row.get("parent_id")), as_text(row.get("fork_session_id"))
     return StoredSession(
-        id, parent, as_text(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork
-    )
+        id, parent, as_text(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork,
+        created_at(row),
+    )  # fmt: skip
+
+
+def created_at(row: Record) -> int | None:
+    """Return when the session of a row or an export was created, in ms since 1970; None if that is not recorded."""
+    return number_of(row.get("time_created")) or number_of(record_of(row.get("time")).get("created"))
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -221,6 +229,7 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
         yield StoredSession(
             file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
             lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
+            created=created_at(row),
         )  # fmt: skip
 
 

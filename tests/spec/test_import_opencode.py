@@ -164,6 +164,36 @@ def test_json_storage_of_opencode_has_its_ids_from_its_paths(
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
 
 
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("order", ["caller first", "agent first"])
+@pytest.mark.parametrize(("began", "before"), [(5, ""), (15, "s1"), (25, "s12"), (35, "s123")])
+def test_a_sub_agent_whose_call_is_gone_begins_at_the_time_of_its_start(
+    daemon: Running, client: SyncClient, tmp_path: Path, order: str, began: int, before: str
+) -> None:
+    """An undo in opencode deletes the turn with the call."""
+    caller, agent = (f"ses_{uuid4().hex}" for _ in range(2))
+    documents = {
+        "caller": exported(caller, 1, {"1": 10, "2": 20, "3": 30}),
+        "agent": exported(agent, began, {"a": began}, parentID=caller),
+    }
+    for name in sorted(documents, reverse=order == "caller first"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(documents[name]))
+        imported(daemon, "opencode", tmp_path / f"{name}.json")
+    assert told(client, here("opencode", agent)) == ["sa" if order == "agent first" else f"{before}sa"]
+
+
+def exported(id: str, created: int, prompts: dict[str, int], **info: str) -> Record:
+    """An export with prompts, by the last characters of their ids."""
+    messages = [
+        {
+            "info": {"id": f"msg_{name}", "role": "user", "time": {"created": at}},
+            "parts": [{"id": f"prt_{name}", "type": "text", "text": name}],
+        }
+        for name, at in prompts.items()
+    ]
+    return {"info": {"id": id, "directory": "/srv", "time": {"created": created}, **info}, "messages": messages}
+
+
 @pytest.mark.requirement("IMP-7")
 def test_a_row_whose_text_is_damaged_hides_no_other_session(
     daemon: Running, client: SyncClient, tmp_path: Path
