@@ -149,11 +149,9 @@ def resume(
         try:
             made = _created(client, context, agent, id, system_prompt, checkpoint)
         except NotFound as error:
-            if error.code != "commit_not_found" or principal is None or not _is_session(client, principal):
+            if error.code != "commit_not_found" or principal is None:
                 raise
-            message = f"{principal} is a session, and ctx resume continues from the newest work of a principal"
-            hint = f"ctx fork {principal} starts a session from it, ctx session resume {principal} reactivates it"
-            raise Stop(NOT_FOUND, message, hint=hint, symbol=error.code) from None
+            raise _not_a_principal(client, principal, error) from None
         origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
     _print_started(run, made, origin)
 
@@ -174,6 +172,18 @@ def _created(
         system_prompt=text_or_file(system_prompt),
         checkpoint=checkpoint or "none",
     ).session
+
+
+def _not_a_principal(client: SyncClient, name: str, error: NotFound) -> Exception:
+    """Return the error for a name without commits, with the command to use if it is a session or a moment of one."""
+    if _is_session(client, name):
+        named, more = "a session", f", ctx session resume {name} reactivates it"
+    elif _is_session(client, name.rpartition("@")[0]):
+        named, more = "a moment of a session", ""
+    else:
+        return error
+    message = f"{name} is {named}, and ctx resume continues from the newest work of a principal"
+    return Stop(NOT_FOUND, message, hint=f"ctx fork {name} starts a session from it{more}", symbol=error.code)
 
 
 def _is_session(client: SyncClient, name: str) -> bool:

@@ -510,6 +510,9 @@ def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own,
 def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_the_one_that_does(real, own, chain):
     taken = real("resume", own.id)
     assert (taken.code, f"ctx fork {own.id} starts a session from it" in taken.err) == (3, True)
+    moment = real("resume", f"{own.id}@1")
+    assert (moment.code, f"{own.id}@1 is a moment of a session" in moment.err) == (3, True)
+    assert f"ctx fork {own.id}@1 starts a session from it" in moment.err
     own.client.session_pause(own.id)
     seen = real("context", own.id)
     assert (seen.code, seen.out, f"ctx materialize -s {own.id}" in seen.err) == (3, "", True)
