@@ -254,7 +254,8 @@ def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
 def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
     """Show COMMIT, by default the newest of the session: its metadata, and the content that it adds to its parent.
 
-    If COMMIT is the id of an assembly (a recorded context), show that assembly.
+    Of a purged commit, only the metadata is left. If COMMIT is the id of an assembly (a recorded context), show that
+    assembly.
     """
     with run.client() as client:
         if commit is not None and is_context_id(commit) and not _is_commit(client, commit):
@@ -264,7 +265,7 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
         found = located_commit(client, commit, session)
         shown = client.commit_show(found.commit)
         delta = ""
-        if content and not run.screen.as_json:
+        if content and not run.screen.as_json and found.artifact_ref:
             delta = str(_content(client, found.commit, found.commit, _NARRATIVE)[0])
     if run.screen.as_json:
         run.screen.document({"commit": shown.commit, "children": shown.children})

@@ -464,6 +464,8 @@ def test_purges_name_commits_and_artifacts_and_do_not_hide_the_commits_beside_a_
     for commit in chain:
         assert client.commit_show(commit).commit.artifact_ref is None
         assert "was purged" in real("materialize", commit).err
+        shown = real("show", commit)
+        assert (shown.code, shown.err) == (0, "") and "artifact:  purged\n" in shown.out
     assert real("purge", f"chat:{own.id}", "--yes").out.endswith("nothing of it is left\n")
     put = client.artifact_put(data=b"to be purged")
     assert real("purge", f"artifact:{put.artifact[:12]}", "--yes").code == 0
