@@ -231,19 +231,19 @@ class ClientMethods(ABC):
         context the session has the chat of that moment, and its chain continues there; settings that are left out, or
         given as their default, are those of the context's session. A context of a session of this host shares that
         session's beginning, with its sets, entries and assemblies, as with ``session.fork``; any other context becomes
-        the chat of the new session. Without ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default
-        to the configured values. ``secrets``: the treatment of secrets in captured text. Paths outside all mounts are
-        on ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: such
-        paths are on the filesystem of their directory's device, found by stat; the devices of the system and of the
-        home directories are the host's filesystem. It is off by default, because ids by device number are valid only
-        until the next boot, and excludes ``filesystem_id``. ``components``: parts of the system context that the daemon
-        reads and adds to request bodies, with their later changes; none by default, as a harness's own system prompt
-        includes them. ``component_options``: how to find them. ``checkpoint``: when the daemon commits new content of
-        the chat, as a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A
-        ``turn`` is committed at the next prompt, a pause or the end of the session; ``tool`` also commits shortly after
-        tool calls. A crash or a restart leaves no gap in the chain and commits nothing twice. ``state``: ``paused`` for
-        a session that takes no writes until it is resumed, such as an imported one. ``archived``: listings leave it
-        out.
+        the chat of the new session, also one that ends with commits of a client that were never in the session's chat.
+        Without ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default to the configured values.
+        ``secrets``: the treatment of secrets in captured text. Paths outside all mounts are on ``filesystem_id``, by
+        default the host's. ``detect_filesystems``, for an agent that runs on the host: such paths are on the filesystem
+        of their directory's device, found by stat; the devices of the system and of the home directories are the host's
+        filesystem. It is off by default, because ids by device number are valid only until the next boot, and excludes
+        ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request bodies,
+        with their later changes; none by default, as a harness's own system prompt includes them.
+        ``component_options``: how to find them. ``checkpoint``: when the daemon commits new content of the chat, as a
+        chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A ``turn`` is
+        committed at the next prompt, a pause or the end of the session; ``tool`` also commits shortly after tool calls.
+        A crash or a restart leaves no gap in the chain and commits nothing twice. ``state``: ``paused`` for a session
+        that takes no writes until it is resumed, such as an imported one. ``archived``: listings leave it out.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path, unsupported); ``NotFound``
         (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged).

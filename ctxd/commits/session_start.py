@@ -2,11 +2,12 @@
 
 A fresh start, a resumption and a fork are one operation, whose context is empty, a moment of a session, or a commit. A
 commit of a session on this host stands for that moment of the session. Any other commit, captured, imported, or of a
-session that is gone, is materialised and becomes the chat of the new session. Either way, the new session continues the
-commit's chain.
+session that is gone, is materialised and becomes the chat of the new session. So is a moment of a session whose newest
+commits were never in its chat. Either way, the new session continues the commit's chain.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -89,28 +90,34 @@ class SessionStart:
         # Do this first: the context may have changed since the first call.
         if (replay := await find_replay(self._store, request)) is not None:
             return await lifecycle.created_again(replay)
+        viewer = CommitViewer(actor, None)
         if context.session is not None:
             moment = SessionForkParams(session=context.session, valid_time=context.valid_time, tx=context.tx)
+            found = await self._beyond_chat(moment)
+        else:
+            found = await self._commits.find(viewer, await self._commit_of(context, actor, params.agent))
+            commit, session = commit_id(found.document.id), read_fields(found).session
+            moment = SessionForkParams(session=session or "", commit=commit)
+            if session is not None and await self._has_chat(session, found):
+                found = await self._beyond_chat(moment)
+        if found is None:
             return await self._forked(actor, params, moment, request)
-        viewer = CommitViewer(actor, None)
-        commit = context.commit
-        if context.principal is not None:
-            principal = context.principal or actor.principal
-            if context.project is None:
-                commit = await self._newest_of(principal, params.agent)
-            else:
-                commit = await self._newest_in(context.project, principal, params.agent)
-        assert commit is not None, "one of three is given"
-        found = await self._commits.find(viewer, commit)
-        fields = read_fields(found)
-        if fields.session is not None and await self._has_chat(fields.session, found):
-            moment = SessionForkParams(session=fields.session, commit=commit)
-            return await self._forked(actor, params, moment, request)
+        commit, fields = commit_id(found.document.id), read_fields(found)
         while True:
             try:
                 return await self._restored(viewer, params, commit, fields, request)
             except PurgedMeanwhile:
                 await self._store.wait_for_writes()
+
+    async def _commit_of(self, context: StartContext, actor: Actor, template: str | None) -> str:
+        """The commit that ``context`` names, or the newest one of its principal. Raises: CtxdError commit_not_found."""
+        if context.commit is not None:
+            return context.commit
+        assert context.principal is not None, "one of three is given"
+        principal = context.principal or actor.principal
+        if context.project is None:
+            return await self._newest_of(principal, template)
+        return await self._newest_in(context.project, principal, template)
 
     async def _forked(
         self, actor: Actor, params: SessionCreateParams, moment: SessionForkParams, request: WriteRequest
@@ -138,6 +145,33 @@ class SessionStart:
             return True
         first = await self._store.scan(segments_prefix(session), AsOf(tx=made.tx), Page(limit=1))
         return bool(first)
+
+    async def _beyond_chat(self, moment: SessionForkParams) -> Stored | None:
+        """The commit that a fork at ``moment`` continues, if its conversation is longer than the chat of that moment:
+        the chat ends with an older commit, and a client has committed more. None if the chat stands for it, also for a
+        client that keeps the chat itself, whose commits do not reach its end.
+
+        Raises: as ``ForkOperations.fork``.
+        """
+        base, _, continues = await self._operations.forks.moment(moment)
+        commit = moment.commit if continues is None else continues.commit
+        if commit is not None:
+            tip = await self._store.newest(entity_id(commit))
+        else:
+            tip = await self._commits.newest_at(base.session, base.tx)
+        if tip is None:
+            return None
+        end, is_longer = Position(), False
+        async with aclosing(self._operations.forks.placed(base.session, commit_id(tip.document.id))) as commits:
+            async for stored, position in commits:
+                if position is not None:
+                    end = position
+                    break
+                is_longer = is_longer or _has_conversation(stored)
+        if not is_longer:
+            return None
+        turns = (await self._sessions.as_of(base.session, AsOf.given(moment.valid_time, base.tx))).state.turns
+        return tip if end.chat >= (len(turns) - 1, len(turns[-1])) else None
 
     # --- the newest commit of a principal ---
 
@@ -275,6 +309,13 @@ class SessionStart:
             for event in events
         ]
         return list(there), kept
+
+
+def _has_conversation(commit: Stored) -> bool:
+    """True if a context can contain messages of ``commit``."""
+    fields = read_fields(commit)
+    is_read = fields.format in DELTA_FORMATS and not is_purged(commit.document)
+    return is_read and (fields.is_boundary or fields.message_count > 0)
 
 
 def _require_one(context: StartContext) -> None:

@@ -4,9 +4,9 @@ A fork writes a head, the system prompt and the entries; its cost does not depen
 """
 
 import secrets as random
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, again, fin
 from ctxd.sessions.operation_admission import OperationGroup
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_catalog import no_session
+from ctxd.sessions.session_loading import batched
 from ctxd.sessions.session_settings import (
     ContinuedCommit,
     CreatedSession,
@@ -36,6 +37,8 @@ from ctxd.store.commit_index import CommitFilter
 from ctxd.store.write_types import Pending, Replay, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionForkResult
+
+_COMMITS_AT_ONCE: Final = 100
 
 
 class ForkOperations(OperationGroup):
@@ -97,7 +100,7 @@ class ForkOperations(OperationGroup):
         for ``session.fork``. Starts again if anything is purged meanwhile: content that the fork copies may be gone."""
         while True:
             purges = self.sessions.purges
-            base, head, continues = await self._moment(source)
+            base, head, continues = await self.moment(source)
             settings = msgspec.structs.replace(continued(head.settings), base=base, continues=continues, **changes)
             if created is not None:
                 settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
@@ -146,9 +149,9 @@ class ForkOperations(OperationGroup):
             raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
         return known[0]
 
-    async def _moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead, ContinuedCommit | None]:
+    async def moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead, ContinuedCommit | None]:
         """Return the moment that ``params`` mean, the head at that moment (of the session or of an ancestor), and the
-        commit that the fork continues, None for the newest commit of that moment."""
+        commit that the fork continues, None for the newest commit of that moment. Raises: as ``fork``."""
         # Writes accepted before the call become durable, and enter the catalog.
         await self.store.wait_for_writes()
         session, head = params.session, self._newest(params.session)
@@ -203,6 +206,24 @@ class ForkOperations(OperationGroup):
         if position.chat >= (len(turns) - 1, len(turns[-1])) or pages.first(later.start) != position.chat:
             return at
         return AsOf(tx=live.seqs[pages.segment(later.start)] - 1)
+
+    async def placed(self, session: str, tip: str) -> AsyncGenerator[tuple[Stored, Position | None]]:
+        """Yield the commit ``tip`` and its ancestors, up to the one with which ``session`` or an ancestor of it began:
+        each with its end in the chat of ``session``, None if it was never in that chat. Raises: those of the store."""
+        sessions = self.sessions.lineage(session).sessions
+        began = dict[str, Position]()
+        for each in sessions:
+            known = self.sessions.catalog.newest(each)
+            head = self.sessions.emptied.get(each) if known is None else known[0]
+            if head is not None and (continues := head.settings.continues) is not None:
+                began.setdefault(entity_id(continues.commit), continues.position)
+        for some in batched(await self._chain(tip), _COMMITS_AT_ONCE):
+            for id, stored in (await self.store.bulk(some)).items():
+                fields = msgspec.convert(stored.document.payload, Fields)
+                if id in began:
+                    yield stored, began[id]
+                    return
+                yield stored, fields.position if fields.session in sessions else None
 
     async def _inherited(self, session: str, commit: str, tx: int) -> ContinuedCommit | None:
         """Return ``commit``, made by row ``tx``, if ``session`` was imported from another host and inherited it there

@@ -444,3 +444,57 @@ def test_the_newest_work_of_this_project_is_resumed_and_named(kept: Running, tmp
             client.session_create(context={"session": "old", "project": str(here)})
         with refused("invalid_path"):
             client.session_create(context={"principal": "", "project": "here"})
+
+
+def added(client: SyncClient, session: str, text: str, parent: str | None = None) -> str:
+    """A commit of ``session`` with the prompt ``text``, which is not in its chat."""
+    line = json.dumps({"type": "user", "uuid": text, "message": {"role": "user", "content": text}})
+    return client.commit_checkpoint("claude-code-v1", f"{line}\n", session=session, parent=parent).commit.commit
+
+
+def texts(s: SyncSession) -> list[str]:
+    return [text for _, turn in said(s) for _, text in turn]
+
+
+@pytest.mark.requirement("SES-41")
+@pytest.mark.parametrize("began", ["restored", "forked", "written"])
+def test_a_session_has_the_conversation_of_commits_that_were_never_in_the_chat_of_theirs(
+    client: SyncClient, began: str
+) -> None:
+    app = client.session_create("claude", session=f"app-{began}").session.session
+    if began == "written":
+        client.session(app).user("One.")
+        first = tip(client, app)
+        other = app
+    else:
+        first = added(client, app, "One.")
+        added(client, app, "Two.", first)
+        other = started(client, commit=first).id
+        other = started(client, session=other).id if began == "forked" else other
+    second = added(client, other, "Split.", first)
+    third = added(client, other, "Join.", second)
+    for context, expected in (
+        ({"commit": first}, ["One."]), ({"commit": second}, ["One.", "Split."]),
+        ({"commit": third}, ["One.", "Split.", "Join."]), ({"session": other}, ["One.", "Split.", "Join."]),
+        ({"principal": ""}, ["One.", "Split.", "Join."]),
+    ):  # fmt: skip
+        s = started(client, **context)
+        assert texts(s) == expected, context
+        assert tip(client, s.id) == context.get("commit", third)
+        assert all(text in s.assemble().text for text in expected)
+        s.user("Go on.")
+        told = story(client, tip(client, s.id))
+        assert [told.count(text) for text in (*expected, "Go on.")] == [1] * (len(expected) + 1)
+        client.session_remove(s.id)
+    tx = client.commit_show(second).commit.tx
+    assert texts(started(client, session=other, tx=tx)) == ["One.", "Split."], "a moment of the session"
+
+
+@pytest.mark.requirement("SES-40")
+def test_a_session_whose_chat_is_longer_than_its_commits_stands_for_a_commit_made_beside_it(client: SyncClient) -> None:
+    s = client.session("beside", agent="a")
+    s.user("Only in the chat.")
+    commit = added(client, s.id, "Beside it.")
+    unread = client.commit_checkpoint("x", "?", session=s.id, parent=tip(client, s.id)).commit.commit
+    for context in ({"commit": commit}, {"commit": unread}, {"session": s.id}):
+        assert texts(started(client, **context)) == ["Only in the chat."], context

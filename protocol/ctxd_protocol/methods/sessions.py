@@ -65,8 +65,9 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     the session has the chat of that moment, and its chain continues there; settings that are left out, or given as
     their default, are those of the context's session. A context of a session of this host shares that session's
     beginning, with its sets, entries and assemblies, as with ``session.fork``; any other context becomes the chat of
-    the new session. Without ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default to the
-    configured values. ``secrets``: the treatment of secrets in captured text. Paths outside all mounts are on
+    the new session, also one that ends with commits of a client that were never in the session's chat. Without
+    ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default to the configured values. ``secrets``:
+    the treatment of secrets in captured text. Paths outside all mounts are on
     ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: such paths are
     on the filesystem of their directory's device, found by stat; the devices of the system and of the home directories
     are the host's filesystem. It is off by default, because ids by device number are valid only until the next boot,
