@@ -5,6 +5,7 @@ A fork writes a head, the system prompt and the entries; its cost does not depen
 
 import secrets as random
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.formatting import moment
 from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
-from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
+from ctxd.objects.document import NOW, AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
@@ -162,7 +163,7 @@ class ForkOperations(OperationGroup):
             if at.is_past:
                 raise CtxdError("invalid_params", "commit excludes valid_time and tx", outcome="not_applied")
             session, at, continues = await self._commit(params, params.commit)
-        at = AsOf(at.valid_time, min(at.tx, receipt.seq))
+        is_past, at = params.commit is None and at.is_past, AsOf(at.valid_time, min(at.tx, receipt.seq))
         while (stored := await self.store.get(session_object_id(session), at)) is None:
             base = self.sessions.catalog.settings(session).base
             if base is None:
@@ -170,6 +171,8 @@ class ForkOperations(OperationGroup):
                 raise CtxdError("session_not_found", message, hint="Choose that time or a later one.")
             session, at = base.session, AsOf(at.valid_time, min(at.tx, base.tx))
         then = read_head(stored)
+        if is_past:
+            continues = await self._newest_within(session, at)
         return ForkBase(session, await self._segments(session, at), then.assembly, at.tx), then, continues
 
     async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf, ContinuedCommit | None]:
@@ -224,6 +227,35 @@ class ForkOperations(OperationGroup):
                     yield stored, began[id]
                     return
                 yield stored, fields.position if fields.session in sessions else None
+
+    async def _newest_within(self, session: str, at: AsOf) -> ContinuedCommit | None:
+        """Return the newest commit of ``session`` that has nothing of its chat after ``at``, for example a checkpoint
+        of whole turns, which is made once the next turn has begun. None without one, and if no commit is later than
+        ``at``: then it is the newest commit of that moment."""
+        latest = CommitFilter(session=session)
+        then = msgspec.structs.replace(latest, tx=at.tx, until=at.valid_time)
+        tip, made = [
+            await self.store.read_index(partial(commit_index.newest, wanted=wanted)) for wanted in (latest, then)
+        ]
+        if tip is None or (made is not None and made.document.id == tip.document.id):
+            return None
+        turns, all_turns = [(await self.sessions.as_of(session, when)).state.turns for when in (at, NOW)]
+        # The end of a turn is also the beginning of the next.
+        is_whole = len(turns) < len(all_turns) and len(turns[-1]) == len(all_turns[len(turns) - 1])
+        end = (len(turns), 0) if is_whole else (len(turns) - 1, len(turns[-1]))
+        found: str | None = None
+        async with aclosing(self.placed(session, commit_id(tip.document.id))) as commits:
+            async for stored, position in commits:
+                id = stored.document.id
+                if found is None and (
+                    position.chat <= end
+                    if position is not None
+                    else at.includes((await self.store.history(id, page=Page(limit=1)))[0])
+                ):
+                    found = commit_id(id)
+                if found is not None and position is not None:
+                    return ContinuedCommit(found, position)
+        return None if found is None else ContinuedCommit(found, Position())
 
     async def _inherited(self, session: str, commit: str, tx: int) -> ContinuedCommit | None:
         """Return ``commit``, made by row ``tx``, if ``session`` was imported from another host and inherited it there

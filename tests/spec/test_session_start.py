@@ -498,3 +498,48 @@ def test_a_session_whose_chat_is_longer_than_its_commits_stands_for_a_commit_mad
     unread = client.commit_checkpoint("x", "?", session=s.id, parent=tip(client, s.id)).commit.commit
     for context in ({"commit": commit}, {"commit": unread}, {"session": s.id}):
         assert texts(started(client, **context)) == ["Only in the chat."], context
+
+
+@pytest.mark.requirement("SES-30")
+@pytest.mark.parametrize("of", ["session", "fork"])
+def test_a_fork_at_a_turn_continues_the_commit_that_the_turn_names(client: SyncClient, of: str) -> None:
+    s = client.session(f"turns-{of}", agent="a", checkpoint="turn")
+    seqs: list[int] = []
+    for n in range(3):
+        for event in (PromptEvent(text=f"Q{n}."), ResponseEvent(text=f"A{n}.")):
+            receipt = client.session_append(s.id, events=[event]).receipt
+            assert receipt is not None
+            seqs.append(receipt.seq)
+        block_until(lambda n=n: len(client.commit_list(session=s.id).commits) == n)
+    source = s.id if of == "session" else started(client, session=s.id).id
+    ends = [client.session_turn(source, turn=turn).tx for turn in (1, 2)]
+    for tx, turn, expected in (
+        (ends[0], 1, ["Q0.", "A0."]), (seqs[2], 1, ["Q0.", "A0.", "Q1."]), (ends[1], 2, ["Q0.", "A0.", "Q1.", "A1."]),
+    ):  # fmt: skip
+        named = client.commit_resolve(session=source, turn=turn).commit
+        for fork in (
+            started(client, session=source, tx=tx),
+            client.session(client.session_fork(source, tx=tx).session),
+        ):
+            assert texts(fork) == expected
+            assert client.commit_resolve(session=fork.id).commit == named is not None
+            fork.user("Else.")
+            told = story(client, tip(client, fork.id))
+            wanted = [int(text in expected) for text in ("Q0.", "A0.", "Q1.", "A1.", "Q2.")]
+            assert [told.count(text) for text in ("Q0.", "A0.", "Q1.", "A1.", "Q2.")] == wanted
+    early = started(client, session=source, tx=seqs[0])
+    assert texts(early) == ["Q0."] and client.commit_resolve(session=early.id).commit is None, "within turn 1"
+    assert "A0." not in story(client, tip(client, early.id))
+
+
+@pytest.mark.requirement("SES-30")
+def test_a_fork_at_a_time_continues_no_commit_of_a_later_time(client: SyncClient) -> None:
+    s = client.session("timed", agent="a")
+    s.user("One.")
+    first = tip(client, s.id)
+    receipt = client.session_append(s.id, events=[PromptEvent(text="Two.")]).receipt
+    assert receipt is not None
+    tip(client, s.id)
+    fork = started(client, session=s.id, valid_time=receipt.vt - 1)
+    assert texts(fork) == ["One."]
+    assert client.commit_resolve(session=fork.id).commit == client.commit_show(first).commit
