@@ -113,7 +113,7 @@ SES-6 | Deactivating an inactive object and unpinning an unpinned one are errors
 SES-7 | Removing an object from the pool also removes it from the active and pinned sets; its index entry remains. | spec 3.4
 SES-8 | A user message starts a turn; messages, including tool results, keep their order. | spec 2.5
 SES-9 | Sessions are listed newest first with a preview, filtered by state, agent, label and text. | ctxd
-SES-10 | A paused session refuses writes until it is resumed; a closed one refuses them forever. Both stay readable. | spec 3.6
+SES-10 | A paused session refuses writes until it is resumed; a closed one refuses them forever. Both stay readable. Commits of clients, their tags and their summaries are not part of a session's chat or sets and are accepted in either state: an import keeps its sessions paused, and `ctx capture` delivers what an agent wrote until it ended. | spec 3.6
 SES-11 | Resuming restores all sets and the chat, checks every file against its source, including unread ones, and reports those that changed, were deleted or are orphaned. | spec 3.6
 SES-12 | Resuming never changes the membership of any set. | ctxd
 SES-13 | No session sees or changes another's sets, chat or system prompt. | spec 3.7

@@ -68,6 +68,21 @@ def test_a_paused_session_goes_on_when_resumed_and_a_closed_one_never(s: SyncSes
     assert s.view().session.state == "closed"
 
 
+@pytest.mark.requirement("SES-10")
+@pytest.mark.parametrize("state", ["pause", "close"])
+def test_a_paused_or_closed_session_takes_commits_of_clients(s: SyncSession, client: SyncClient, state: str) -> None:
+    s.user("Hello.")
+    parent = s.current().context_id
+    before = getattr(s, state)().session
+    line = '{"type":"user","message":{"role":"user","content":"Captured late."}}\n'
+    late = client.commit_checkpoint("claude-code-v1", line, session=s.id, parent=parent).commit.commit
+    client.commit_tag(late, "late")
+    client.commit_annotate(late, "the end of a run")
+    found = client.commit_resolve(session=s.id).commit
+    assert found is not None and (found.commit, found.tags) == (late, ("late",))
+    assert s.view().session == before and said(s) == [(1, [("user", "Hello.")])]
+
+
 @pytest.mark.requirement("SES-11")
 @pytest.mark.requirement("SES-12")
 def test_resuming_reports_every_file_and_changes_no_set(s: SyncSession, client: SyncClient, tree: Path) -> None:
