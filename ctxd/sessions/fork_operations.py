@@ -14,7 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.formatting import moment
 from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
-from ctxd.objects.document import NOW, AsOf, Document, Page, Stored, renamed, system_prompt
+from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
@@ -239,7 +239,8 @@ class ForkOperations(OperationGroup):
         ]
         if tip is None or (made is not None and made.document.id == tip.document.id):
             return None
-        turns, all_turns = [(await self.sessions.as_of(session, when)).state.turns for when in (at, NOW)]
+        turns = (await self.sessions.as_of(session, at)).state.turns
+        all_turns = (await self.sessions.live(session)).state.turns
         # The end of a turn is also the beginning of the next.
         is_whole = len(turns) < len(all_turns) and len(turns[-1]) == len(all_turns[len(turns) - 1])
         end = (len(turns), 0) if is_whole else (len(turns) - 1, len(turns[-1]))
