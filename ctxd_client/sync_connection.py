@@ -3,9 +3,13 @@
 It makes one call at a time: it sends a line, and reads lines until the reply arrives. Calls of other threads wait under
 their own deadlines. Notifications that arrive meanwhile are queued, up to a bound. Any failure other than an error
 reply ends the connection.
+
+A forked child leaves the connections that it inherits to its parent, as both would read each other's replies: it closes
+its copies of their sockets, and connects again on first use.
 """
 
 import math
+import os
 import socket
 import threading
 import time
@@ -13,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from ctxd_client import wire
 from ctxd_client.errors import CallFailed, ConnectionLost
@@ -46,17 +51,23 @@ class BlockingLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        _INHERITED.add(self)
 
     @contextmanager
     def held(self, deadline: float) -> Iterator[None]:
         """Hold the lock. Raises: ``TimeoutError`` if it is not free by ``deadline``."""
         left = max(0.0, deadline - now())
-        if not self._lock.acquire(timeout=-1 if math.isinf(left) else min(left, threading.TIMEOUT_MAX)):
+        lock = self._lock
+        if not lock.acquire(timeout=-1 if math.isinf(left) else min(left, threading.TIMEOUT_MAX)):
             raise TimeoutError
         try:
             yield
         finally:
-            self._lock.release()
+            lock.release()
+
+    def leave(self) -> None:
+        """In a forked child: free the lock, which a thread of the parent may have held."""
+        self._lock = threading.Lock()
 
 
 def open_connection(path: str, _: Runner, deadline: float) -> "BlockingConnection":
@@ -89,6 +100,7 @@ class BlockingConnection:
         self._next_id = 0
         self._turn = BlockingLock()  # held over a whole call: the connection carries one at a time
         self._socket = stream
+        _INHERITED.add(self)
 
     def __del__(self) -> None:
         """Close the socket, which an abandoned iterator leaves open."""
@@ -143,6 +155,10 @@ class BlockingConnection:
         self.usable = False
         self._socket.close()
         self._files.close()
+
+    def leave(self) -> None:
+        """In a forked child: close its copy of the socket. The parent's connection goes on."""
+        self.close()
 
     def arm(self, deadline: float) -> None:
         """Bound the next operation on the socket. Raises: ``TimeoutError`` if ``deadline`` has passed."""
@@ -200,3 +216,15 @@ class BlockingConnection:
             raise
         except OSError as error:
             raise ConnectionLost(f"the connection to the daemon broke: {error}") from error
+
+
+_INHERITED: Final[WeakSet[BlockingLock | BlockingConnection]] = WeakSet()
+"""What a forked child must not share with its parent."""
+
+
+def _leave_to_parent() -> None:
+    for each in list(_INHERITED):
+        each.leave()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
