@@ -8,7 +8,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from ctxd_client.connection import AsyncConnection
+from ctxd_client.connection import AsyncConnection, require_here
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client.reconnecting_connection import ReconnectingConnection
@@ -66,6 +66,7 @@ class Notices:
     async def __anext__(self) -> Notice:
         """Wait for the next notice and return it."""
         while True:
+            require_here(self._transport.runner)
             if self._connection is None:
                 await self._subscribe()
             assert self._cursor is not None and self._connection is not None, "a subscription has a place"

@@ -5,16 +5,18 @@ cancelled call never leaves half a line on the stream: it sends a cancel request
 the stream ends, every waiting call fails. ``reconnecting_connection`` connects again.
 """
 
+import os
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import ClassVar, Final, TypeAlias, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup, UNIXSocketStream
+from anyio.lowlevel import EventLoopToken, current_token
 
 from ctxd_client import wire
-from ctxd_client.errors import CallFailed, ConnectionLost, from_wire
+from ctxd_client.errors import CallFailed, Closed, ConnectionLost, from_wire
 from ctxd_client.wire import Call, Events
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.limits import Limits
@@ -35,8 +37,14 @@ UNSUBSCRIBE_S_MAX: Final = 1.0
 
 R = TypeVar("R")
 
-Runner: TypeAlias = TaskGroup
-"""The task group that runs connections."""
+
+class Runner(NamedTuple):
+    """The task group that runs connections, with its process and event loop."""
+
+    group: TaskGroup
+    process: int
+    loop: EventLoopToken
+
 
 now = anyio.current_time
 sleep = anyio.sleep
@@ -48,7 +56,7 @@ async def running() -> AsyncIterator[Runner]:
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:
         try:
-            yield group
+            yield Runner(group, os.getpid(), current_token())
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # noqa: BLE001 - kept out of the task group, which would wrap it
@@ -57,6 +65,20 @@ async def running() -> AsyncIterator[Runner]:
             group.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+def require_here(runner: Runner) -> None:
+    """Raises: ``Closed`` in another process or event loop than that of ``runner``, where no reply would arrive."""
+    if os.getpid() != runner.process:
+        raise Closed(
+            f"the client belongs to process {runner.process}, of which this one is a fork",
+            hint="connect in the child, or use a client of connect_sync",
+        )
+    if current_token() != runner.loop:
+        raise Closed(
+            "the client belongs to another event loop",
+            hint="connect in the loop that makes the calls, or use a client of connect_sync",
+        )
 
 
 class AsyncLock:
@@ -80,7 +102,7 @@ async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncC
     """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``. Cancel: safe."""
     with anyio.fail_after(deadline - now()):
         connection = AsyncConnection(await anyio.connect_unix(path))
-    runner.start_soon(connection.run)
+    runner.group.start_soon(connection.run)
     return connection
 
 

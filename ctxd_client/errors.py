@@ -91,10 +91,10 @@ class ConnectionLost(Unavailable):
 
 
 class Closed(CallFailed):
-    """This client was closed and accepts no more calls."""
+    """This client was closed, or its iterator of notices, or it is of another process or event loop. Connect again."""
 
-    def __init__(self) -> None:
-        super().__init__("the client is closed", code="client_closed", outcome="not_applied")
+    def __init__(self, message: str = "the client is closed", *, hint: str = "") -> None:
+        super().__init__(message, code="client_closed", hint=hint, outcome="not_applied")
 
 
 class DaemonFault(CallFailed):

@@ -6,7 +6,7 @@ carries the newest receipt seen, so that a daemon that has lost acknowledged wri
 
 from typing import TypeVar
 
-from ctxd_client.connection import AsyncConnection, AsyncLock, Runner, now, open_connection, sleep
+from ctxd_client.connection import AsyncConnection, AsyncLock, Runner, now, open_connection, require_here, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.retry import Retry, final_error, greet_s, late, late_again, may_repeat, pause_s, unreachable
 from ctxd_client.socket_lookup import SocketPlace
@@ -24,7 +24,7 @@ class ReconnectingConnection:
         self.place = place
         self.hello: HelloResult | None = None
         self.last_receipt: Receipt | None = None
-        self._runner = runner
+        self.runner = runner
         self._client = client
         self._connection: AsyncConnection | None = None
         self._opening = AsyncLock()  # held over connecting and hello, so that one caller reconnects for all
@@ -32,7 +32,7 @@ class ReconnectingConnection:
 
     def for_events(self) -> "ReconnectingConnection":
         """The transport for receiving notifications: this one, unless waiting for them would block its calls."""
-        return self if AsyncConnection.SHARED else ReconnectingConnection(self.place, self._runner, self._client)
+        return self if AsyncConnection.SHARED else ReconnectingConnection(self.place, self.runner, self._client)
 
     async def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, repeat it as long as that is safe and ``retry`` allows, and return its result.
@@ -44,6 +44,7 @@ class ReconnectingConnection:
 
     async def call_on(self, call: Call[R], retry: Retry) -> tuple[R, AsyncConnection]:
         """As ``call``, and the connection that carried the reply."""
+        require_here(self.runner)
         call = call.with_op_id()
         began = now()
         deadline = retry.deadline(began)
@@ -128,7 +129,7 @@ class ReconnectingConnection:
 
     async def _connect(self, deadline: float) -> AsyncConnection:
         try:
-            connection = await open_connection(self.place.path, self._runner, deadline)
+            connection = await open_connection(self.place.path, self.runner, deadline)
         except TimeoutError:
             raise
         except OSError as error:

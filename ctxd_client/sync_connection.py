@@ -46,6 +46,10 @@ def running() -> Iterator[Runner]:
     yield None
 
 
+def require_here(_: Runner) -> None:
+    """Any thread may make calls, and so may a forked child."""
+
+
 class BlockingLock:
     """A lock that is acquired under a deadline."""
 

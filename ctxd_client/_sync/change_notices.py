@@ -9,7 +9,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from ctxd_client.sync_connection import BlockingConnection
+from ctxd_client.sync_connection import BlockingConnection, require_here
 from ctxd_client.errors import ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client._sync.reconnecting_connection import SyncReconnectingConnection
@@ -67,6 +67,7 @@ class SyncNotices:
     def __next__(self) -> Notice:
         """Wait for the next notice and return it."""
         while True:
+            require_here(self._transport.runner)
             if self._connection is None:
                 self._subscribe()
             assert self._cursor is not None and self._connection is not None, "a subscription has a place"

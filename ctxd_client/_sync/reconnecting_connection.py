@@ -7,7 +7,15 @@ carries the newest receipt seen, so that a daemon that has lost acknowledged wri
 
 from typing import TypeVar
 
-from ctxd_client.sync_connection import BlockingConnection, BlockingLock, Runner, now, open_connection, sleep
+from ctxd_client.sync_connection import (
+    BlockingConnection,
+    BlockingLock,
+    Runner,
+    now,
+    open_connection,
+    require_here,
+    sleep,
+)
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
 from ctxd_client.retry import Retry, final_error, greet_s, late, late_again, may_repeat, pause_s, unreachable
 from ctxd_client.socket_lookup import SocketPlace
@@ -25,7 +33,7 @@ class SyncReconnectingConnection:
         self.place = place
         self.hello: HelloResult | None = None
         self.last_receipt: Receipt | None = None
-        self._runner = runner
+        self.runner = runner
         self._client = client
         self._connection: BlockingConnection | None = None
         self._opening = BlockingLock()  # held over connecting and hello, so that one caller reconnects for all
@@ -33,7 +41,7 @@ class SyncReconnectingConnection:
 
     def for_events(self) -> "SyncReconnectingConnection":
         """The transport for receiving notifications: this one, unless waiting for them would block its calls."""
-        return self if BlockingConnection.SHARED else SyncReconnectingConnection(self.place, self._runner, self._client)
+        return self if BlockingConnection.SHARED else SyncReconnectingConnection(self.place, self.runner, self._client)
 
     def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, repeat it as long as that is safe and ``retry`` allows, and return its result.
@@ -44,6 +52,7 @@ class SyncReconnectingConnection:
 
     def call_on(self, call: Call[R], retry: Retry) -> tuple[R, BlockingConnection]:
         """As ``call``, and the connection that carried the reply."""
+        require_here(self.runner)
         call = call.with_op_id()
         began = now()
         deadline = retry.deadline(began)
@@ -127,7 +136,7 @@ class SyncReconnectingConnection:
 
     def _connect(self, deadline: float) -> BlockingConnection:
         try:
-            connection = open_connection(self.place.path, self._runner, deadline)
+            connection = open_connection(self.place.path, self.runner, deadline)
         except TimeoutError:
             raise
         except OSError as error:

@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 import threading
 import warnings
 
+import anyio
 import pytest
 
-from ctxd_client import connect_sync
-from tests.client.test_follow import notice
+from ctxd_client import Closed, connect, connect_sync
+from tests.client.test_follow import Journal, notice, take
 from tests.fakes.daemon import HELLO, WAIT_S
 
 
@@ -91,3 +93,41 @@ def test_a_forked_child_reads_on_from_the_notice_that_its_parent_read_last(daemo
         daemon.of("events.subscribe")[0].peer.notice(5, notice(2))
         assert next(notices).seq == 2
     assert len({seen.peer.number for seen in daemon.of("events.subscribe")}) == 2
+
+
+@pytest.mark.requirement("CLT-10")
+@pytest.mark.anyio
+async def test_an_asynchronous_client_is_refused_in_a_forked_child(daemon):
+    async with connect(daemon.path) as client:
+        text = in_child(lambda: client.daemon_status().send(None))
+        assert re.fullmatch(r"Closed: the client belongs to process \d+, .* \(connect in the child, .*\)", text)
+        await client.daemon_status()
+    assert len(daemon.of("daemon.status")) == 1
+
+
+@pytest.mark.requirement("CLT-10")
+@pytest.mark.anyio
+@pytest.mark.parametrize("debug", [False, True])
+async def test_an_asynchronous_client_is_refused_in_another_event_loop(daemon, debug):
+    def call_elsewhere():
+        with pytest.raises(Closed, match="belongs to another event loop .*connect in the loop that makes the calls"):
+            anyio.run(client.daemon_status, backend_options={"debug": debug})
+        return True
+
+    async with connect(daemon.path) as client:
+        assert await anyio.to_thread.run_sync(call_elsewhere)
+        await client.daemon_status()
+
+
+@pytest.mark.requirement("CLT-10")
+@pytest.mark.anyio
+async def test_notices_are_refused_in_another_event_loop(daemon):
+    Journal(daemon)
+
+    def iterate_elsewhere():
+        with pytest.raises(Closed, match="belongs to another event loop"):
+            anyio.run(take, notices, 1)
+        return True
+
+    async with connect(daemon.path) as client, client.follow("s1") as notices:
+        assert await anyio.to_thread.run_sync(iterate_elsewhere)
