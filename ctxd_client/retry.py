@@ -8,9 +8,10 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final
 
-from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, TimedOut, Unavailable
+from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, InvalidCall, TimedOut, Unavailable
 from ctxd_client.socket_lookup import SocketPlace, remedy
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.declaration import Method
@@ -21,6 +22,9 @@ PASSING: Final = frozenset({"draining", "rate_limited", "store_backlog_full", "s
 GREET_S_MAX: Final = 10.0
 """Seconds that a daemon may take to reply to the first ``hello``: it replies at once or is stuck."""
 
+SECONDS_MAX: Final = 1e9
+"""The longest deadline besides none; the system's timers accept no more than about ten times as many seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -28,12 +32,18 @@ class Retry:
 
     Waits double from ``first_s`` to ``most_s``; random jitter shortens each by up to half, so that clients do not
     synchronise. ``on_retry``: called before each wait with the failure and the seconds since the call began.
+
+    Raises: ``InvalidCall`` for a deadline that is not a number of at most ``SECONDS_MAX`` seconds, infinity or None.
     """
 
     deadline_s: float | None = 30.0
     first_s: float = 0.05
     most_s: float = 2.0
     on_retry: Callable[[CallFailed, float], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None:
+            _require_seconds("deadline_s", self.deadline_s)
 
     def deadline(self, now: float) -> float:
         """The deadline of a call that begins ``now``, on the same clock; infinite without a deadline."""
@@ -46,8 +56,24 @@ class Retry:
 
 
 def greet_s(retry: Retry, wait_s: float) -> float:
-    """Seconds that connecting may take: a call's deadline, at most ``GREET_S_MAX``, unless ``wait_s`` is longer."""
+    """Seconds that connecting may take: a call's deadline, at most ``GREET_S_MAX``, unless ``wait_s`` is longer.
+
+    Raises: ``InvalidCall`` if ``wait_s`` is not a number of at most ``SECONDS_MAX`` seconds.
+    """
+    _require_seconds("wait_s", wait_s)
     return max(wait_s, GREET_S_MAX if retry.deadline_s is None else min(GREET_S_MAX, retry.deadline_s))
+
+
+def _require_seconds(name: str, given: object) -> None:
+    """Raise ``InvalidCall`` unless the argument ``name`` is a number of seconds that a timer accepts. A number below
+    zero is a deadline that has passed."""
+    if not isinstance(given, Real) or not (given <= SECONDS_MAX or given == math.inf):
+        raise InvalidCall(
+            f"{name} is {given!r}, not a number of seconds",
+            code="invalid_params",
+            hint=f"give a number of at most {SECONDS_MAX:g}{', or None for no bound' if name == 'deadline_s' else ''}",
+            outcome="not_applied",
+        )
 
 
 def may_repeat(error: CallFailed, method: Method) -> bool:

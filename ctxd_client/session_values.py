@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ctxd_client.errors import CallFailed, Conflict
+from ctxd_client.errors import CallFailed, Conflict, InvalidCall
 from ctxd_protocol.methods.toolcalls import ToolcallRecordResult, ToolObserveResult
 from ctxd_protocol.object_types import ToolcallStatus
 from ctxd_protocol.session_types import Mount, SessionView
@@ -38,10 +38,18 @@ def toolcall_id() -> str:
 def tool_outcome(output: str | Exception) -> tuple[str, ToolcallStatus]:
     """The text and the status to record for a tool's ``output``, which may be the exception that it raised.
 
-    A ``ToolError`` is a failure.
+    A ``ToolError`` is a failure. Raises: ``InvalidCall`` for anything else, such as bytes.
     """
     if isinstance(output, str):
         return str(output), "fail" if isinstance(output, ToolError) else "ok"
+    if not isinstance(output, BaseException):
+        raise InvalidCall(
+            f"output is {type(output).__name__}, not text or an exception",
+            code="invalid_params",
+            hint="give text: decode bytes with .decode()",
+            outcome="not_applied",
+            method="toolcall.record",
+        )
     # File names in it may contain bytes that are not text.
     return f"{type(output).__name__}: {output}".encode(errors="backslashreplace").decode(), "fail"
 

@@ -6,8 +6,9 @@ import secrets
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -31,7 +32,15 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 R = TypeVar("R")
 
-_ENCODER = msgspec.json.Encoder()
+
+def _plain(value: Any) -> str:  # noqa: ANN401 - any value that msgspec does not encode
+    """``value`` as the text that it is. Raises: ``TypeError`` unless it is of a subclass of ``str``."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 class Call(Generic[R]):
@@ -105,8 +114,9 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
     """The line for ``call``, line feed included.
 
     Raises: ``TooLarge`` for a line above the limit; ``InvalidCall`` for values that JSON or the daemon does not accept:
-    text that is not Unicode, numbers that are not finite, nesting beyond the limit, other types.
+    text that is not Unicode, bytes for text, numbers that are not finite, nesting beyond the limit, other types.
     """
+    _check(call, call.params, limits.depth - 1, limits, "")
     try:
         body = _ENCODER.encode(_Request(method=call.method.name, params=call.params, id=id))
     except UnicodeEncodeError as error:
@@ -117,9 +127,6 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise _invalid(call, f"the call holds a value that is not JSON: {error}", "send plain values") from error
-    # Most calls need no full check: each level opens a bracket, and a non-finite float is encoded like None.
-    if b"null" in body or body.count(b"{") + body.count(b"[") > limits.depth:
-        _check(call, call.params, limits.depth - 1, limits)
     if len(body) > limits.frame_bytes:
         raise TooLarge(
             f"the call has {len(body)} bytes, more than the {limits.frame_bytes} of one line",
@@ -132,26 +139,53 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
 
 
 _FLATTEN: Final = "send deep structures as a string of JSON"
+_DECODE: Final = "give text: decode bytes with .decode()"
 
 
-def _check(call: Call[Any], value: Any, levels: int, limits: Limits) -> None:  # noqa: ANN401 - any value of a call
-    """Raise ``InvalidCall`` if ``value`` nests deeper than ``levels`` or holds a number that is not finite."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise _invalid(call, f"{value} is not a JSON number", "send it as a string, or leave it out")
-        return
-    if isinstance(value, msgspec.Struct):
-        items: Any = [getattr(value, name) for name in value.__struct_fields__]
-    elif isinstance(value, Mapping):
-        items = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        items = value
-    else:
-        return
+_BYTES: Final = (bytes, bytearray, memoryview)
+_LISTS: Final = (list, tuple, set, frozenset)
+_CONTAINERS: Final = (msgspec.Struct, Mapping, *_LISTS)
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+
+
+def _check(call: Call[Any], value: Any, levels: int, limits: Limits, place: str) -> None:  # noqa: ANN401 - any value
+    """Raise ``InvalidCall`` if the container ``value`` nests deeper than ``levels``, or holds bytes for text or an
+    infinite number or NaN. ``place``: its name in the call."""
     if levels == 0:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN)
-    for item in items:
-        _check(call, item, levels - 1, limits)
+    for name, item in _members(value):
+        if isinstance(name, _BYTES):
+            raise _invalid(call, f"{place} has the key {bytes(name)!r}, not text", _DECODE)
+        if type(item) in _SCALARS:
+            continue
+        if isinstance(item, _CONTAINERS):
+            _check(call, item, levels - 1, limits, _place(place, value, name))
+        elif isinstance(item, _BYTES) and name not in _bytes_fields(type(value)):  # type: ignore[arg-type]
+            raise _invalid(call, f"{_place(place, value, name)} is {type(item).__name__}, not text", _DECODE)
+        elif isinstance(item, float) and not math.isfinite(item):
+            hint = "send it as a string, or leave it out"
+            raise _invalid(call, f"{_place(place, value, name)}: {item} is not a JSON number", hint)
+
+
+def _members(container: Any) -> Iterable[tuple[Any, Any]]:  # noqa: ANN401 - any container
+    """The members of ``container`` by name or position."""
+    if isinstance(container, msgspec.Struct):
+        return [(name, getattr(container, name)) for name in container.__struct_fields__]
+    return container.items() if isinstance(container, Mapping) else enumerate(container)
+
+
+def _place(place: str, container: Any, name: Any) -> str:  # noqa: ANN401 - any container and key
+    """The name of the member ``name`` of ``container``, which is at ``place``."""
+    if isinstance(container, _LISTS):
+        return f"{place}[{name}]"
+    return f"{place}.{name}" if place else str(name)
+
+
+@cache
+def _bytes_fields(kind: type[Any]) -> frozenset[str]:
+    """The fields of ``kind`` that the protocol declares as bytes; none if it is not a struct."""
+    hints = get_type_hints(kind) if issubclass(kind, msgspec.Struct) else {}
+    return frozenset(name for name, hint in hints.items() if hint is bytes or bytes in get_args(hint))
 
 
 def _invalid(call: Call[Any], message: str, hint: str) -> InvalidCall:

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from ctxd_client import CallFailed, DaemonFault, InvalidCall, TooLarge, connect, connect_sync
+from ctxd_protocol.event_types import Attachment, PromptEvent
 from ctxd_protocol.limits import DEPTH_MAX
 from ctxd_protocol.session_types import Message
 from tests.fakes.daemon import HOLD
@@ -73,6 +74,79 @@ async def test_numbers_that_are_not_finite_are_found_in_the_metadata_of_messages
             await client.session_append("s", [Message(role="user", content="x", meta={"cost": math.nan})])
         # The text may well be the word itself.
         await client.session_append("s", [Message(role="user", content="null", meta={"cost": 0.5, "x": None})])
+
+
+class Label(str):
+    __slots__ = ()
+
+
+BYTES = {
+    "messages[0].content": lambda client: client.session("s1").user(b"text"),
+    "path": lambda client: client.session("s1").read(b"/w/a"),
+    "args.command": lambda client: client.toolcall_record("s", "c", "t", "x", args={"command": b"ls"}),
+    "args.all[1]": lambda client: client.toolcall_record("s", "c", "t", "x", args={"all": ["a", bytearray(b"b")]}),
+    "content": lambda client: client.toolcall_record("s", "c", "t", memoryview(b"x")),
+    "args has the key b'k'": lambda client: client.toolcall_record("s", "c", "t", "x", args={b"k": 1}),
+    "output": lambda client: client.session("s1").tool("bash", output=b"text"),
+}
+
+
+@pytest.mark.requirement("CLT-4")
+@pytest.mark.parametrize("place", BYTES)
+def test_bytes_are_refused_where_the_protocol_has_text(daemon, place):
+    with connect_sync(daemon.path) as client:
+        sent = len(daemon.seen)
+        with pytest.raises(InvalidCall) as refused:
+            BYTES[place](client)
+        assert place in refused.value.message
+        assert ".decode()" in refused.value.hint
+        assert {seen.method for seen in daemon.seen[sent:]} <= {"session.get"}
+
+
+@pytest.mark.requirement("CLT-4")
+def test_bytes_are_sent_where_the_protocol_has_bytes(daemon):
+    with connect_sync(daemon.path) as client:
+        client.artifact_put(data=b"\xff")
+        image = Attachment(media_type="image/png", data=b"\xff")
+        client.session_append("s", events=[PromptEvent(attachments=(image,))])
+    assert daemon.of("artifact.put")[0].params["data"] == "/w=="
+    (append,) = daemon.of("session.append")
+    assert append.params["events"][0]["attachments"][0]["data"] == "/w=="
+
+
+@pytest.mark.requirement("CLT-4")
+def test_a_subclass_of_str_is_sent_as_its_text(daemon):
+    with connect_sync(daemon.path) as client:
+        client.toolcall_record("s", Label("c"), "t", Label("x"), args={"a": [Label("b")]})
+    (seen,) = daemon.of("toolcall.record")
+    assert (seen.params["id"], seen.params["content"], seen.params["args"]) == ("c", "x", {"a": ["b"]})
+
+
+WRONG_SECONDS = [math.nan, "3", 1e30, b"3"]
+
+
+@pytest.mark.requirement("CLT-4")
+@pytest.mark.parametrize("seconds", WRONG_SECONDS)
+async def test_a_deadline_that_is_no_number_of_seconds_is_refused(daemon, seconds):
+    async with connect(daemon.path) as client:
+        with pytest.raises(InvalidCall, match="deadline_s is .*at most 1e.09"):
+            client.within(seconds)
+    with connect_sync(daemon.path) as client, pytest.raises(InvalidCall, match="deadline_s is .*at most 1e.09"):
+        client.within(seconds)
+    with pytest.raises(InvalidCall, match="deadline_s is "), connect_sync(daemon.path, deadline_s=seconds):
+        pass
+    with pytest.raises(InvalidCall, match="wait_s is "):
+        async with connect(daemon.path, wait_s=seconds):
+            pass
+
+
+@pytest.mark.requirement("CLT-4")
+@pytest.mark.parametrize("seconds", [None, 1e9, math.inf])
+async def test_the_longest_deadlines_are_allowed(daemon, seconds):
+    async with connect(daemon.path, deadline_s=seconds) as client:
+        await client.daemon_status()
+    with connect_sync(daemon.path, deadline_s=seconds) as client:
+        client.daemon_status()
 
 
 def nameless(code="parse_error"):

@@ -374,7 +374,7 @@ REV-5 | `ctx epoch show` prints the system context that the model had received b
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client requires only anyio, msgspec and the protocol package. | ctxd
-CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite) is refused before it is sent, and an error without an id fails every call that it may concern. | ctxd
+CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite, bytes for text) is refused before it is sent, and so is a deadline that is not a number of seconds up to 1e9. An error without an id fails every call that it may concern. | ctxd
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
 CLT-7 | The client declares tools by which a model lists, activates, deactivates, pins, commits and searches earlier text, in the form of each provider and in at most 450 tokens. Whatever arguments a model gives, their handler returns a bounded text, which names the remedy if the call was wrong. | ctxd
