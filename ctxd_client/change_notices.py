@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ctxd_client.connection import AsyncConnection, require_here
-from ctxd_client.errors import ConnectionLost
+from ctxd_client.errors import Closed, ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client.reconnecting_connection import ReconnectingConnection
 from ctxd_client.retry import Retry
@@ -24,7 +24,8 @@ class Notices:
     """An endless iterator over the notices to one session; ``with`` or the first step subscribes.
 
     Raises, from the iteration: the failure of a call if no daemon is back within the deadline; iterating again
-    continues. Cancel: safe; a notice is either returned or comes again.
+    continues. ``Closed`` after the end of ``with``, or ``aclose``.
+    Cancel: safe; a notice is either returned or comes again.
     """
 
     def __init__(self, transport: ReconnectingConnection, retry: Retry, session: str, after: int | None) -> None:
@@ -34,6 +35,7 @@ class Notices:
         self._cursor = None if after is None else NoticeCursor(after)
         self._backlog: deque[Notice] = deque()
         self._gap = True
+        self._closed = False
         self._connection: AsyncConnection | None = None
         self._subscription = 0
 
@@ -44,6 +46,7 @@ class Notices:
 
     async def __aenter__(self) -> Self:
         """Subscribe. No later notice is missed."""
+        self._closed = False
         await self._subscribe()
         return self
 
@@ -54,7 +57,8 @@ class Notices:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Unsubscribe, if still connected."""
+        """Unsubscribe, if still connected. A later iteration raises ``Closed``."""
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.unlisten(self._subscription)
@@ -67,6 +71,8 @@ class Notices:
         """Wait for the next notice and return it."""
         while True:
             require_here(self._transport.runner)
+            if self._closed:
+                raise Closed("the iterator of notices is closed", hint="call follow again, with its after to continue")
             if self._connection is None:
                 await self._subscribe()
             assert self._cursor is not None and self._connection is not None, "a subscription has a place"

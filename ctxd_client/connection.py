@@ -214,6 +214,7 @@ class AsyncConnection:
     async def unlisten(self, subscription: int) -> None:
         """End a subscription, here and at the daemon. Cancel: delayed by ``UNSUBSCRIBE_S_MAX`` seconds at most."""
         self._events.unlisten(subscription)
+        self._arrived.set()
         if not self.usable:
             return
         call = Call("events.unsubscribe", UnsubscribeParams(subscription=subscription), WriteResult)
@@ -221,10 +222,15 @@ class AsyncConnection:
             await self.call(call, now() + UNSUBSCRIBE_S_MAX)
 
     async def event(self, subscription: int) -> NoticeEvent:
-        """The next notification of ``subscription``. Raises: ``ConnectionLost``. Cancel: safe, none is lost."""
+        """The next notification of ``subscription``.
+
+        Raises: ``ConnectionLost``, also after ``unlisten``. Cancel: safe, none is lost.
+        """
         while (event := self._events.next(subscription)) is None:
             if self._lost is not None:
                 raise ConnectionLost(self._lost.message)
+            if not self._events.listens(subscription):
+                raise ConnectionLost("the subscription ended")
             self._arrived = anyio.Event() if self._arrived.is_set() else self._arrived
             await self._arrived.wait()
         return event

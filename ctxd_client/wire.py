@@ -277,6 +277,10 @@ class Events:
         """Discard the notifications of ``subscription``."""
         self._queues.pop(subscription, None)
 
+    def listens(self, subscription: int) -> bool:
+        """True between ``listen`` and ``unlisten``."""
+        return subscription in self._queues
+
     def keep(self, answer: IncomingLine) -> bool:
         """Queue ``answer`` if it is a notification. Returns: True if it was queued; unknown ones are ignored."""
         if answer.method != "events.notice":

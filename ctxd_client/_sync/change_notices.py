@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from ctxd_client.sync_connection import BlockingConnection, require_here
-from ctxd_client.errors import ConnectionLost
+from ctxd_client.errors import Closed, ConnectionLost
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client._sync.reconnecting_connection import SyncReconnectingConnection
 from ctxd_client.retry import Retry
@@ -25,7 +25,7 @@ class SyncNotices:
     """An endless iterator over the notices to one session; ``with`` or the first step subscribes.
 
     Raises, from the iteration: the failure of a call if no daemon is back within the deadline; iterating again
-    continues.
+    continues. ``Closed`` after the end of ``with``, or ``close``.
     """
 
     def __init__(self, transport: SyncReconnectingConnection, retry: Retry, session: str, after: int | None) -> None:
@@ -35,6 +35,7 @@ class SyncNotices:
         self._cursor = None if after is None else NoticeCursor(after)
         self._backlog: deque[Notice] = deque()
         self._gap = True
+        self._closed = False
         self._connection: BlockingConnection | None = None
         self._subscription = 0
 
@@ -45,6 +46,7 @@ class SyncNotices:
 
     def __enter__(self) -> Self:
         """Subscribe. No later notice is missed."""
+        self._closed = False
         self._subscribe()
         return self
 
@@ -55,7 +57,8 @@ class SyncNotices:
         self.close()
 
     def close(self) -> None:
-        """Unsubscribe, if still connected."""
+        """Unsubscribe, if still connected. A later iteration raises ``Closed``."""
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.unlisten(self._subscription)
@@ -68,6 +71,8 @@ class SyncNotices:
         """Wait for the next notice and return it."""
         while True:
             require_here(self._transport.runner)
+            if self._closed:
+                raise Closed("the iterator of notices is closed", hint="call follow again, with its after to continue")
             if self._connection is None:
                 self._subscribe()
             assert self._cursor is not None and self._connection is not None, "a subscription has a place"

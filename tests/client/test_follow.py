@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from ctxd_client import connect, connect_sync
+from ctxd_client import Closed, connect, connect_sync
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.session_types import Notice
@@ -163,3 +163,46 @@ def test_a_page_that_one_sequence_fills_is_stepped_over_and_does_not_repeat_for_
     assert cursor.reread_from == 4
     assert cursor.more_behind(page, 2)
     assert cursor.reread_from == 5
+
+
+@pytest.mark.requirement("CLT-11")
+async def test_an_iterator_raises_closed_after_its_block_and_continues_in_another(daemon):
+    journal = Journal(daemon)
+    async with connect(daemon.path) as client:
+        async with client.follow("s1") as notices:
+            journal.add(notice(11))
+            assert await take(notices, 1) == [(11, "f1")]
+        with pytest.raises(Closed, match="the iterator of notices is closed .*call follow again"):
+            await take(notices, 1)
+        async with notices:
+            journal.add(notice(12))
+            assert await take(notices, 1) == [(12, "f1")]
+    assert len(daemon.of("events.subscribe")) == 2
+
+
+@pytest.mark.requirement("CLT-11")
+def test_an_iterator_of_the_synchronous_client_raises_closed_after_its_block(daemon):
+    Journal(daemon)
+    with connect_sync(daemon.path) as client:
+        with client.follow("s1") as notices:
+            pass
+        with pytest.raises(Closed, match="the iterator of notices is closed"):
+            next(notices)
+
+
+@pytest.mark.requirement("CLT-11")
+async def test_a_task_that_waits_for_a_notice_raises_closed_when_the_block_ends(daemon):
+    Journal(daemon)
+    raised = []
+
+    async def iterate(notices):
+        with pytest.raises(Closed):
+            await take(notices, 1)
+        raised.append(True)
+
+    async with connect(daemon.path) as client, anyio.create_task_group() as group:
+        async with client.follow("s1") as notices:
+            group.start_soon(iterate, notices)
+            await anyio.to_thread.run_sync(daemon.wait, "session.notices")
+            await client.daemon_status()
+    assert raised == [True]
