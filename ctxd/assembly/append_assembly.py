@@ -287,13 +287,14 @@ class AppendAssembler:
         model = self._models.get(name)
         place: SystemUpdates = "behind_user" if wanted.format == "anthropic-messages" else "anywhere"
         rules = rules_for(model, live.settings.budget_tokens, wanted.max_tokens, self._aim)
-        return PlanRules(rules.cuts, place if model.system_updates else "none")
+        return PlanRules(rules.cuts, place if model.system_updates else "none", rules.budget_tokens or 0)
 
     def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> RequestConditions:
         """The inputs of a decision on the next request for ``target``, besides the window. Raises: CtxdError
         invalid_params for an unknown model."""
         model, last = self._models.get(target.model), window.request
         before = last
+        rules = rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim)
         # The provider's cache is separate for each model, format and list of tools.
         asked = (target.format, target.model, tools_hash(target))
         if last is not None and (last.format, last.model, last.tools) != asked:
@@ -307,7 +308,8 @@ class AppendAssembler:
             begins=None if before is None else _switched(before, target),
             carried=window.carried,
             model=model,
-            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim),
+            rules=rules,
+            budget_tokens=rules.budget_tokens or 0,
         )
 
     def _window_rendered(

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ctxd.assembly.append_window import AppendWindow, Arrivals, Level, NotedObject, Planned
+from ctxd.assembly.append_window import AppendWindow, Arrivals, FileState, Level, NotedObject, Planned
 from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, SYSTEM_UPDATES_SINCE
 from ctxd.assembly.request_target import PROVIDERS
@@ -99,10 +99,11 @@ def _steps(events: Sequence[tuple[EventPosition, int, Event]]) -> list[_Step]:
 
 class PlanRules(msgspec.Struct, frozen=True):
     """Rules for the model of a window. ``cuts``: tokens to which an output is cut, by its kind. ``system_updates``:
-    None if the window is for no model."""
+    None if the window is for no model. ``budget_tokens``: that of the request, 0 if the window is for no model."""
 
     cuts: Mapping[Kind, int]
     system_updates: SystemUpdates | None = None
+    budget_tokens: int = 0
 
 
 class Planner:
@@ -122,6 +123,7 @@ class Planner:
         self._window = window
         self._batch = batch
         self._cuts = rules.cuts
+        self._budget = rules.budget_tokens
         self._system_updates = rules.system_updates if window.renderer >= SYSTEM_UPDATES_SINCE else None
         self._differing = differing
         self._tools = tools
@@ -401,14 +403,15 @@ class Planner:
             known = self._window.noted.get(id)
             was_active = known is not None and known.level in ("active", "bare")
             is_mentioned, has_content = file.is_mentioned(mentions), file.stored.content_ref is not None
-            is_shown = known is not None and known.level == "active"
+            is_shown = known is not None and known.level == "active" and not self._wants_rest(known, file)
             # The call that read or wrote a file has shown the model the part that it needs.
             wants = file.chosen or not (was_active or is_mentioned)
             loads = file.active and has_content and not is_shown and wants
             is_file = file.stored.document.type == "file"
             is_bare = is_file and not is_shown and not loads
             level: Level = "pool" if not file.active else "bare" if is_bare else "active"
-            if known is not None and (known.tx, known.level) == (file.stored.tx, level):
+            is_same = known is not None and known.tx == file.stored.tx
+            if known is not None and is_same and known.level == level and not loads:
                 continue
             self._noted.append(NotedObject(id, file.stored.tx, level, is_file))
             name = f"id={short_id(id)} {file.label}"
@@ -416,7 +419,7 @@ class Planner:
                 lines.append(f"{name}{_state(file.stored)}")
             if loads:
                 contents.append(self._object(file.stored, file.role, label=file.label))
-            elif file.active and was_active and not is_mentioned:
+            elif file.active and was_active and not is_mentioned and not is_same:
                 if has_content and file.chosen:
                     contents.append(self._object(file.stored, "changed", label=file.label))
                 else:
@@ -427,6 +430,13 @@ class Planner:
             self._noted.append(NotedObject(id, 0, "gone"))
             lines.append(f"id={short_id(id)} is no longer in the metadata pool")
         return contents, lines
+
+    def _wants_rest(self, known: NotedObject, file: FileState) -> bool:
+        """True if content that the budget cut is not to count as shown: the budget has grown, so that it may fit now,
+        or the object is no longer kept, so that a later request for it loads it."""
+        if not known.cut_budget or file.stored.content_ref is None:
+            return False
+        return not file.chosen or known.cut_budget < self._budget
 
 
 def _goes_on(step: _Step) -> bool:

@@ -26,12 +26,17 @@ _MENTION_CHARS_MIN: Final = 4
 
 
 class NotedObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An object in the window: its level there, and the transaction of the version shown."""
+    """An object in the window: its level there, and the transaction of the version shown.
+
+    ``cut_budget``: the budget of the request that cut the content, although it is pinned or active by request; 0 if the
+    content is shown whole, or is not kept.
+    """
 
     object: str
     tx: int
     level: Level
     is_file: bool = False
+    cut_budget: int = 0
 
 
 class FileState(msgspec.Struct, frozen=True, gc=False):

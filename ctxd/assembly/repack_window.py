@@ -12,7 +12,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from ctxd.assembly.append_rendering import ExtendedWindow
-from ctxd.assembly.append_window import AppendWindow, Planned
+from ctxd.assembly.append_window import AppendWindow, NotedObject, Planned
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, choose_repack
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.window_items import (
@@ -75,6 +75,7 @@ class RequestConditions(msgspec.Struct, frozen=True, kw_only=True):
     ``idle_s``: seconds since the last request for the same model, tools and format, None without one; ``sent_items``:
     number of the window's items in it. ``tools_tokens``: of the declarations of tools. ``carried``: of the last
     decision. ``begins``: the reason for a new context epoch if the last request was for another model.
+    ``budget_tokens``: the budget in the provider's tokens; that of ``rules`` may be in tokens of items.
     """
 
     turn: int
@@ -86,6 +87,7 @@ class RequestConditions(msgspec.Struct, frozen=True, kw_only=True):
     model: Model
     rules: Rules
     begins: EpochCause | None = None
+    budget_tokens: int = 0
 
 
 class _Use(msgspec.Struct, frozen=True):
@@ -153,7 +155,7 @@ def apply_repack_policy(grown: ExtendedWindow, moment: RequestConditions) -> tup
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
     if decision.reason is None:
         return grown, decision
-    made = _loadable(made, moment.kept)
+    made = _loadable(made, moment)
     # The first request of a window is not a repack, whatever it leaves out.
     return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
@@ -165,6 +167,7 @@ def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part
     facts = {**grown.window.facts, **grown.planned.facts}
     outputs = sum(isinstance(each, ToolOutput) for some in items for each in some)
     latest = _latest(refs, items, facts)
+    loaded = {each.object: at for at, some in enumerate(items) for each in some if _is_content(each)}
     answered = _newest_reply(items)
     times: Counter[str | None] = Counter()
     uses: dict[str, _Use] = {}
@@ -182,6 +185,8 @@ def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part
                 reads = None if call is None else call.reads
                 times[reads] += call is not None and _shows(call, item)
                 if item.shown != "stub":
+                    # Content that was cut is of no use once it is loaded again after that.
+                    is_replaced = item.shown == "cut" and item.object is not None and loaded.get(item.object, 0) > index
                     use = uses.get(item.call) if isinstance(item, ToolOutput) else None
                     use = use if use is not None and use.item.stub_tokens < use.item.tokens else None
                     content = Content(
@@ -189,8 +194,9 @@ def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part
                         tokens=item.tokens if use is None else item.tokens + use.item.tokens,
                         stub_tokens=item.stub_tokens if use is None else item.stub_tokens + use.item.stub_tokens,
                         kind=_kind(item, call), times=max(1, times[reads]), age=outputs - seen,
-                        is_running=_turn(ref) == moment.turn, is_new=is_new, is_kept=item.object in moment.kept,
-                        is_outdated=reads is not None and latest.get(reads, index) > index,
+                        is_running=_turn(ref) == moment.turn, is_new=is_new,
+                        is_kept=item.object in moment.kept and not is_replaced,
+                        is_outdated=is_replaced or (reads is not None and latest.get(reads, index) > index),
                     )  # fmt: skip
                     found.append(_Part(content, index, None if use is None else use.index))
             place, count = place + item.tokens, count + 1
@@ -395,24 +401,28 @@ def _without_call(
     )
 
 
-def _loadable(made: ExtendedWindow, kept: Collection[str]) -> ExtendedWindow:
+def _loadable(made: ExtendedWindow, moment: RequestConditions) -> ExtendedWindow:
     """``made``, with objects noted as not shown whole if their whole content is missing, so that they can be loaded
-    again. A cut object in ``kept`` counts as whole: as it exceeds the budget, it must not be loaded again at each
-    request."""
-    whole = {
-        each.object
+    again. A kept object that is cut is noted with the budget, which it exceeds: it must not be loaded again at each
+    request, but only once the budget has grown."""
+    shown = {
+        each.object: each.shown
         for some in made.items
         for each in some
         if (isinstance(each, ToolOutput) or (isinstance(each, Update) and each.kind in _CONTENTS))
-        and (each.shown == "whole" or (each.shown == "cut" and each.object in kept))
+        and each.shown != "stub"
     }
-    noted = tuple(
-        msgspec.structs.replace(each, level="bare" if each.is_file else "pool")
-        if each.level == "active" and each.object not in whole
-        else each
-        for each in made.planned.noted
-    )
-    return msgspec.structs.replace(made, planned=msgspec.structs.replace(made.planned, noted=noted))
+
+    def noted(each: NotedObject) -> NotedObject:
+        found = shown.get(each.object)
+        if each.level != "active" or found == "whole":
+            return each
+        if found == "cut" and each.object in moment.kept:
+            return msgspec.structs.replace(each, cut_budget=moment.budget_tokens)
+        return msgspec.structs.replace(each, level="bare" if each.is_file else "pool", cut_budget=0)
+
+    planned = msgspec.structs.replace(made.planned, noted=tuple(map(noted, made.planned.noted)))
+    return msgspec.structs.replace(made, planned=planned)
 
 
 def _all_cut(made: ExtendedWindow, over: float, room: float, kept: Collection[str]) -> tuple[ExtendedWindow, float]:

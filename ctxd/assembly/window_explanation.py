@@ -133,7 +133,8 @@ async def _in_windows(live: LiveSession, id: str, pages: AsyncIterator[list[Stor
         mine += (ref for ref in part.refs if isinstance(ref, ObjectRef) and ref.object == id)
         for noted in part.noted:
             if noted.object == id:
-                level = noted.level
+                # A kept object that the budget cut is active, but is not shown whole.
+                level = "pool" if noted.cut_budget else noted.level
         if record.is_request != newest.is_request:
             continue
         begins, base = part.base != base, part.base

@@ -133,9 +133,14 @@ class WindowReader:
         entered = _in_order(state.pool, fresh)
         watched = [id for id in state.files(state.active) if id not in fresh]
         left = [id for id in window.active if id not in state.active]
-        known = {id: noted.level for id in (*fresh, *state.chosen) if (noted := window.noted.get(id)) is not None}
+        kept = (*fresh, *state.chosen, *state.pinned)
+        known = {id: noted for id in kept if (noted := window.noted.get(id)) is not None}
         # For a call that the window had before, show its content again, not the call.
-        again = [id for id, level in known.items() if level == "gone" or (level == "pool" and id in state.chosen)]
+        again = [
+            id
+            for id, noted in known.items()
+            if noted.level == "gone" or noted.cut_budget or (noted.level == "pool" and id in state.chosen)
+        ]
         prompt = system_prompt_id(live.session)
         wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *again, prompt))
         heads = await self._store.heads(wanted)

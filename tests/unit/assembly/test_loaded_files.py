@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ctxd.assembly.window_explanation import explain
 from ctxd.sessions import activation_operations
@@ -102,3 +103,117 @@ async def test_a_call_that_was_hidden_is_loaded_by_a_request(tmp_path: Path) -> 
         assert "first 1" in shown
         append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
         assert json.dumps((await ask(home)).request).count("first 1\\n") == shown.count("first 1\\n") == 1
+
+
+def change(live: LiveSession, what: str, id: str) -> None:
+    decide = getattr(activation_operations, f"{what}_delta")
+    live.submit(WriteRequest(f"session.{what}", "p"), decide(live.state, id))
+
+
+def limit(live: LiveSession, budget_tokens: int | None) -> None:
+    live.submit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=budget_tokens))
+
+
+async def next_request(home: Household, live: LiveSession) -> AssembledContext:
+    """A request with so much new text that a repack for its cost does not pay at once."""
+    append(live, ResponseEvent(text="Done."), PromptEvent(text="More. " * 200))
+    return await ask(home)
+
+
+@pytest.mark.requirement("WIN-5")
+@pytest.mark.requirement("WHY-1")
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("how", ["activate", "pin"])
+@pytest.mark.parametrize("budget", [None, 12_000])
+async def test_a_kept_file_that_the_budget_cut_is_loaded_once_when_the_budget_grows(
+    tmp_path: Path, how: str, is_restarted: bool, budget: int | None
+) -> None:
+    async with household(tmp_path) as home:
+        path = home.files / "doc.txt"
+        path.write_text(f"{MARK}\n" * 3_000)
+        live = await home.create(budget_tokens=4_000)
+        append(live, PromptEvent(text="Go."))
+        id = await home.read(live, path)
+        change(live, how, id)
+        cut = lines(await ask(home))
+        assert 0 < cut < 3_000
+        for _ in range(2):
+            made = await next_request(home, live)
+            assert (lines(made), made.repacked) == (cut, None), "it is not loaded again for the same budget"
+        assert (await explain(live, id, home.archive)).shown == "cut"
+        limit(live, budget)
+        if not is_restarted:
+            await check_loaded(home, live, id, cut)
+    if is_restarted:
+        async with household(tmp_path) as home:
+            await check_loaded(home, await home.sessions.live("s"), id, cut)
+
+
+async def check_loaded(home: Household, live: LiveSession, id: str, cut: int) -> None:
+    before = await home.archive.show("s")
+    for nth in range(3):
+        made = await next_request(home, live)
+        assert (lines(made), made.repacked) == (cut + 3_000, None)
+        assert nth or (made.stable_prefix or 0) > 0.9 * before.context.bytes, "nothing that was sent changes"
+    assert (await explain(live, id, home.archive)).shown == "whole"
+
+
+@pytest.mark.requirement("WIN-5")
+async def test_a_kept_file_replaces_its_cut_copy_if_both_exceed_the_larger_budget(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        path = home.files / "doc.txt"
+        path.write_text(f"{MARK}\n" * 3_000)
+        live = await home.create(budget_tokens=4_000)
+        append(live, PromptEvent(text="Go."))
+        id = await home.read(live, path)
+        change(live, "pin", id)
+        cut = lines(await ask(home))
+        limit(live, 4_100)
+        shown = []
+        for _ in range(3):
+            made = await next_request(home, live)
+            shown.append((lines(made), made.repacked))
+        assert 0.9 * cut < shown[0][0] < 3_000 and shown[0][1] == "budget"
+        assert shown[1:] == [(shown[0][0], None)] * 2, "it is cut once for this budget"
+        limit(live, 9_000)
+        assert [lines(await next_request(home, live)) for _ in range(3)] == [3_000] * 3
+
+
+@pytest.mark.requirement("WIN-5")
+async def test_a_cut_file_is_loaded_by_a_request_after_it_was_not_kept(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        path = home.files / "doc.txt"
+        path.write_text(f"{MARK}\n" * 1_200)
+        live = await home.create(budget_tokens=2_000)
+        append(live, PromptEvent(text="Go."))
+        id = await home.read(live, path)
+        change(live, "pin", id)
+        cut = lines(await ask(home))
+        assert 0 < cut < 1_200
+        change(live, "unpin", id)
+        limit(live, None)
+        for _ in range(2):
+            made = await next_request(home, live)
+            assert lines(made) == cut, "it is not loaded by itself"
+            assert "changed since" not in json.dumps(made.request)
+        change(live, "pin", id)
+        assert [lines(await next_request(home, live)) for _ in range(2)] == [cut + 1_200] * 2
+
+
+@pytest.mark.requirement("WIN-5")
+@pytest.mark.parametrize("how", ["activate", "pin"])
+async def test_a_kept_call_that_the_budget_cut_is_loaded_once_when_the_budget_grows(tmp_path: Path, how: str) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=2_000)
+        append(live, PromptEvent(text="Go."))
+        home.record(live, "a", text_of(900, "first"))
+        change(live, how, "a")
+        assert "first 180" in json.dumps((await ask(home)).request)
+        limit(live, 500)
+        made = await next_request(home, live)
+        middle = "first 180\\n"
+        assert middle not in json.dumps(made.request)
+        assert (await explain(live, "a", home.archive)).shown == "cut"
+        limit(live, None)
+        for _ in range(2):
+            assert json.dumps((await next_request(home, live)).request).count(middle) == 1

@@ -83,11 +83,13 @@ operations = st.one_of(
     st.tuples(st.just("record"), st.tuples(call_ids, st.sampled_from((1, 1, 4_000)))),
     st.tuples(st.just("refer"), call_ids),
     st.tuples(st.sampled_from(("read", "write", "delete", "discover")), st.sampled_from(FILES)),
-    st.tuples(st.sampled_from(("activate", "deactivate", "pool_add", "pool_remove", "pin")), st.integers(0, 5)),
+    st.tuples(st.sampled_from(("activate", "deactivate", "pool_add", "pool_remove")), st.integers(0, 5)),
+    st.tuples(st.sampled_from(("pin", "unpin")), st.integers(0, 5)),
     st.tuples(st.just("entry"), st.tuples(st.sampled_from(("mode", "limits")), st.sampled_from(("a", "b", None)))),
     st.tuples(st.just("request"), st.sampled_from(ASKED)),
     st.tuples(st.just("request"), st.sampled_from(ASKED[:2])),
     st.tuples(st.just("configure"), st.sampled_from(({"budget_tokens": 3_000}, {"checkpoint": "tool"}))),
+    st.tuples(st.just("configure"), st.sampled_from(({"budget_tokens": 0}, {"budget_tokens": 300}))),
     st.tuples(st.just("fork"), st.one_of(st.none(), st.integers(0, 30))),
     st.tuples(st.just("branch"), st.integers(0, 5)),
     st.tuples(st.just("wait"), st.sampled_from((60_000, DAY_MS))),
@@ -153,7 +155,7 @@ class Life:
         match what:
             case "read" | "write" | "delete" | "discover":
                 await self.file(what, self.home.files / argument)
-            case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin":
+            case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" | "unpin":
                 with suppress(CtxdError):
                     await self.call(f"session.{what}", session=self.at, object=(await self.known())[argument])
             case _:
