@@ -413,7 +413,9 @@ class Planner:
             is_same = known is not None and known.tx == file.stored.tx
             if known is not None and is_same and known.level == level and not loads:
                 continue
-            self._noted.append(NotedObject(id, file.stored.tx, level, is_file))
+            # An edit by the model shows only a part, so the rest of a file that was cut is still missing.
+            cut_budget = known.cut_budget if known is not None and is_shown and is_mentioned else 0
+            self._noted.append(NotedObject(id, file.stored.tx, level, is_file, cut_budget))
             name = f"id={short_id(id)} {file.label}"
             if known is None or known.level == "gone":
                 lines.append(f"{name}{_state(file.stored)}")

@@ -217,3 +217,22 @@ async def test_a_kept_call_that_the_budget_cut_is_loaded_once_when_the_budget_gr
         limit(live, None)
         for _ in range(2):
             assert json.dumps((await next_request(home, live)).request).count(middle) == 1
+
+
+@pytest.mark.requirement("WIN-5")
+async def test_a_cut_file_that_the_model_edited_is_loaded_when_the_budget_grows(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        path = home.files / "doc.txt"
+        path.write_text(f"{MARK}\n" * 1_200)
+        live = await home.create(budget_tokens=2_000)
+        append(live, PromptEvent(text="Go."))
+        id = await home.read(live, path)
+        change(live, "pin", id)
+        cut = lines(await ask(home))
+        path.write_text(f"{MARK}\n" * 1_201)
+        append(live, ToolCallEvent(call="a", tool="Edit", args={"file_path": str(path)}))
+        await home.read(live, path)
+        append(live, ToolResultEvent(call="a", text="edited"))
+        assert 0 < lines(await ask(home)) <= cut
+        limit(live, None)
+        assert lines(await next_request(home, live)) >= 1_201
