@@ -41,7 +41,7 @@ from ctxd.assembly.window_references import (
 from ctxd.epochs.component_changes import Differences
 from ctxd.epochs.epoch_state import EpochCause, EpochEvent, begin_epoch
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import state_of
+from ctxd.objects.kinds import state_of, unkept_text
 from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -448,4 +448,5 @@ def _goes_on(step: _Step) -> bool:
 
 def _state(stored: Stored) -> str:
     state = state_of(stored.document)
-    return "" if state == "present" else f" [{state}]"
+    mark = unkept_text(stored.document) if state == "present" else state
+    return f" [{mark}]" if mark else ""

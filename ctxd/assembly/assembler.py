@@ -27,6 +27,7 @@ from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.spec_layout import Composition, Heads, View, compose
+from ctxd.assembly.spec_rendering import RENDERER
 from ctxd.assembly.token_budget import sha256, stable_prefix
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
@@ -197,7 +198,10 @@ class Assembler:
 
         most = limits.CONTEXT_CHARS_MAX
         most = most if chars_max is None else min(chars_max, most)
-        view = View(live=live, heads=heads, contents=self._store.contents, count=self._archive.count, chars_max=most)
+        view = View(
+            live=live, heads=heads, contents=self._store.contents, count=self._archive.count, chars_max=most,
+            renderer=RENDERER,
+        )  # fmt: skip
         if live.state.chat_chars > most:
             raise view.too_long(live.state.chat_chars)
         while True:
@@ -288,6 +292,7 @@ class Assembler:
                 if piece.is_active and piece.valid_time is not None and piece.tx is not None
             ),
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
+            renderer=RENDERER,
             form=form_of(target),
         )
         context = context_of(live.session, record, composition, text)

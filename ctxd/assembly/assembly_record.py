@@ -14,7 +14,7 @@ import msgspec
 from ctxd.assembly.append_window import AppendWindow, LastRequest, NotedObject
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.spec_layout import Composition
-from ctxd.assembly.spec_rendering import RENDERER, SEPARATOR
+from ctxd.assembly.spec_rendering import SEPARATOR
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.token_calibration import ContentMeasures
 from ctxd.assembly.window_references import Ref
@@ -111,7 +111,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     own.
 
     ``active``: the versions shown whole, as (object, valid time, transaction). ``dropped``: (object, reason) of objects
-    that the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format.
+    that the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format,
+    which records of the first version leave out.
     ``window``: of an assembly in the layout ``append``, None in the layout ``spec``; ``form``: of a request in the
     layout ``spec``, None for text and blocks.
     """
@@ -128,7 +129,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     assembled_at: int
     active: tuple[tuple[str, int, int], ...] = ()
     dropped: tuple[tuple[str, str], ...] = ()
-    renderer: int = RENDERER
+    renderer: int = 1
     window: WindowPart | None = None
     form: SpecForm | None = None
 

@@ -15,7 +15,7 @@ from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.spec_layout import Composition, Heads, Layout, View, compose
-from ctxd.assembly.spec_rendering import RENDERER
+from ctxd.assembly.spec_rendering import RENDERERS
 from ctxd.assembly.token_budget import TokenCounter, sha256
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.errors import CtxdError, purged
@@ -200,8 +200,9 @@ class Archive:
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""
-        if recorded.renderer != RENDERER:
-            message = f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}"
+        if recorded.renderer not in RENDERERS:
+            known = " or ".join(map(str, RENDERERS))
+            message = f"{stored.document.id} has text format {recorded.renderer}, not {known}"
             raise CtxdError("unsupported", message, hint=_OTHER_VERSION)
         # An ancestor's assembly is rendered in the ancestor's session.
         recorder = session_of(stored.document.id) or session
@@ -214,7 +215,7 @@ class Archive:
         async def heads(ids: Iterable[str]) -> Heads:
             return {id: found.get(id) for id in ids}
 
-        view = View(live=live, heads=heads, contents=self._store.contents, count=self.count)
+        view = View(live=live, heads=heads, contents=self._store.contents, count=self.count, renderer=recorded.renderer)
         components = self.layout()
         for component in components:
             await component.update(view)
@@ -223,6 +224,10 @@ class Archive:
         if sha256(text) != recorded.sha256:
             raise await _mismatch(live, stored.document.id, found.values())
         return composition, text
+
+    async def head(self, id: str) -> Stored | None:
+        """The newest version of the object ``id``. Raises: CtxdError store_failed. Cancel: safe."""
+        return (await self._store.heads((id,)))[id]
 
     async def newest(self, session: str) -> Stored | None:
         """The newest record of ``session`` in any layout, None if it has none."""

@@ -17,7 +17,9 @@ from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.spec_rendering import (
     POOL_HEADER,
+    RENDERER,
     SEPARATOR,
+    LineState,
     escape,
     render_active,
     render_file_line,
@@ -29,7 +31,7 @@ from ctxd.assembly.token_budget import DropReason, Piece, TokenCounter, plan, si
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Content, Document, Stored, is_binary, require_text
-from ctxd.objects.kinds import state_of
+from ctxd.objects.kinds import state_of, unkept_kind
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import SessionState
@@ -48,7 +50,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """A session at one moment, and the reads for its content.
 
     ``contents`` returns contents by reference. ``chars_max``: maximum characters of the chat and the content read for
-    one context; None: no limit.
+    one context; None: no limit. ``renderer``: the version of the text format.
     """
 
     live: LiveSession
@@ -56,6 +58,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     contents: Callable[[Iterable[str]], Awaitable[Mapping[str, Content]]]
     count: TokenCounter
     chars_max: int | None = None
+    renderer: int = RENDERER
 
     def piece(
         self,
@@ -220,7 +223,7 @@ class PoolSection:
                 raise _without_version(id)
             line = self._lines.get(id)
             if line is None or line[0] != stored.tx:
-                line = self._lines[id] = stored.tx, _pool_line(live, id, stored)
+                line = self._lines[id] = stored.tx, _pool_line(view, id, stored)
                 made += 1
                 if made % PORTION_LINES == 0:
                     await checkpoint()
@@ -350,15 +353,18 @@ def _stub(document: Document) -> str:
     return f"[{payload['media_type']}, {payload['size_bytes']:,} bytes: object.get returns them in base64]"
 
 
-def _pool_line(live: LiveSession, id: str, stored: Stored) -> str:
-    document = stored.document
+def _pool_line(view: View, id: str, stored: Stored) -> str:
+    live, document = view.live, stored.document
     payload = document.payload
     if document.type == "toolcall":
         return render_toolcall_line(live.settings.renamed.get(id, id), payload["tool"], payload["status"])
     if document.source is None:
         raise CtxdError("corrupt", f"the file {id} has no source")
-    state = state_of(document)
-    assert state != "orphaned", "a version does not know that its source is out of reach"
+    known = state_of(document)
+    assert known != "orphaned", "a version does not know that its source is out of reach"
+    state: LineState = known
+    if state == "present" and view.renderer > 1:
+        state = unkept_kind(document) or state
     path = live.mounts.display(document.source)
     return render_file_line(id, path, payload["file_type"], payload["char_count"], state)
 

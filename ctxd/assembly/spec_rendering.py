@@ -9,6 +9,8 @@ A context is a sequence of *blocks*, separated by one blank line (``\n\n``)::
     id={id} type=file path={path} file_type={t} char_count=0 [unread]
     id={id} type=file path={path} file_type={t} char_count=0 [deleted]
     id={id} type=file path={path} file_type={t} char_count=0 [purged]
+    id={id} type=file path={path} file_type={t} char_count=0 [too large]
+    id={id} type=file path={path} file_type={t} char_count=0 [binary]
     id={id} type=toolcall tool={tool} status={status}
 
     CHAT_MESSAGE role=user                                   or role=assistant
@@ -41,8 +43,8 @@ import re
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-LineState = Literal["present", "unread", "deleted", "purged"]
-"""State of a file in its metadata line."""
+LineState = Literal["present", "unread", "deleted", "purged", "too_large", "binary"]
+"""State of a file in its metadata line; the last two: of a file whose content is not kept."""
 
 LINE_ENDS: Final = "\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Every character that ends a line for some reader. Only LF ends a line of the rendering."""
@@ -111,14 +113,24 @@ def _as_unicode_escape(found: re.Match[str]) -> str:
     return json.dumps(found.group())[1:-1]
 
 
-RENDERER: Final = 1
+RENDERER: Final = 2
 """Version of the format, kept with every recorded assembly. A change of any byte of any rendering needs a new one."""
+
+RENDERERS: Final = (1, RENDERER)
+"""Versions that can be rendered. Version 1 has no mark for files whose content is not kept."""
 
 SEPARATOR: Final = "\n\n"
 """Separator between two blocks."""
 
 POOL_HEADER: Final = "METADATA_POOL"
-_SUFFIXES: Final = {"present": "", "unread": " [unread]", "deleted": " [deleted]", "purged": " [purged]"}
+_SUFFIXES: Final[dict[LineState, str]] = {
+    "present": "",
+    "unread": " [unread]",
+    "deleted": " [deleted]",
+    "purged": " [purged]",
+    "too_large": " [too large]",
+    "binary": " [binary]",
+}
 
 
 def render_file_line(id: str, path: str, file_type: str, char_count: int, state: LineState) -> str:

@@ -15,6 +15,7 @@ from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.window_references import STUB, WHOLE, ObjectRef
 from ctxd.objects.document import Stored
+from ctxd.objects.kinds import unkept_text
 from ctxd.sessions.live_session import LiveSession
 from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule
 from ctxd_protocol.methods.context import WhyResult, WhySince
@@ -47,13 +48,15 @@ async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
     else:
         async with aclosing(archive.pages(live.session)) as pages:
             step = await (_in_spec if newest.window is None else _in_windows)(live, id, pages, newest)
-    since = step.since
+    since, head = step.since, await archive.head(id)
+    # A window that shows an earlier version keeps it.
+    unkept = "" if head is None else unkept_text(head.document)
     return WhyResult(
         session=live.session,
         object=id,
         shown=step.shown,
         rule=step.rule,
-        detail=step.detail,
+        detail=f"its newest version is {unkept}" if unkept else step.detail,
         since=None
         if since is None
         else WhySince(

@@ -102,3 +102,18 @@ def state_of(document: Document) -> ObjectState:
     if is_deleted(document):
         return "deleted"
     return "unread" if is_unread(document) else "present"
+
+
+def unkept_kind(document: Document) -> Literal["too_large", "binary"] | None:
+    """Why the version of a file that exists has no content: it is too large, or binary and not kept under its secret
+    policy. None for any other version."""
+    kind = document.payload.get("kind")
+    if kind == "too_large" or (kind == "binary" and "encoding" not in document.payload):
+        return cast("Literal['too_large', 'binary']", kind)
+    return None
+
+
+def unkept_text(document: Document) -> str:
+    """The kind of ``unkept_kind`` with the size of the file, for a reader; empty for any other version."""
+    kind = unkept_kind(document)
+    return "" if kind is None else f"{kind.replace('_', ' ')}, {document.payload['size_bytes']:,} bytes"

@@ -165,7 +165,7 @@ CTX-5 | Every assembly is recorded and can be rendered again byte for byte, also
 CTX-6 | An unchanged repeat returns the recorded assembly and writes nothing. | ctxd
 CTX-7 | The result states how many leading bytes equal the previous assembly. | ctxd
 CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
-CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. | ctxd
+CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. So is a file that is too large, or binary and not kept; its line has a mark, a request's update also the size, and `context.why` the reason. | ctxd
 CTX-11 | `context.assemble` accepts an `op_id`: a resend returns the assembly that the first call recorded, or, until the daemon restarts, the existing assembly that the first call found unchanged. | ctxd
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given; reading it again when nothing is new is only a look-up. | ctxd
 REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, and at most four cache markers, one of which stands at the end of the last request. | ctxd

@@ -10,6 +10,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.mounts import mount
@@ -289,6 +290,27 @@ def test_an_active_file_that_changed_on_disk_is_shown_as_it_is_there(
     assert len(client.object_history(id).versions) == 4
     line = next(line for line in pool_of(s.assemble()) if line.startswith(f"id={id} "))
     assert line.endswith(" char_count=6")
+
+
+@pytest.mark.requirement("CTX-9")
+@pytest.mark.requirement("WHY-1")
+def test_a_file_that_grew_too_large_is_shown_as_a_line_with_a_mark(s: SyncSession, tree: Path) -> None:
+    log = tree / "big.log"
+    log.write_text("small\n")
+    s.user("hi")
+    id = s.read("big.log").object
+    s.pin(id)
+    assert s.why(id).detail is None
+    s.assemble()
+    with log.open("wb") as file:
+        file.truncate(FILE_BYTES_MAX + 1)
+    s.read("big.log")
+    context = s.assemble()
+    assert pool_of(context) == [f"id={id} type=file path={log} file_type=log char_count=0 [too large]"]
+    assert "small" not in context.text
+    assert s.show(number=context.number).text == context.text
+    found = s.why(id)
+    assert (found.shown, found.detail) == ("line", f"its newest version is too large, {FILE_BYTES_MAX + 1:,} bytes")
 
 
 @pytest.mark.requirement("CTX-9")

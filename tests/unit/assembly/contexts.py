@@ -37,6 +37,8 @@ STRUCTURE: Final = (
     "type=file",
     " [unread]",
     " [deleted]",
+    " [too large]",
+    " [binary]",
 )
 PLAIN: Final = ("", " ", "\t", "\xa0", "\\", "\\\\", '"', '\\"', "'", "=", "a", "é", "😀", "x y", "{}", "```", "\u3000")
 
@@ -69,7 +71,7 @@ def contexts(contents: st.SearchStrategy[str]) -> st.SearchStrategy[Context]:
                     path=words,
                     file_type=words,
                     char_count=st.integers(0, 2**40),
-                    state=st.sampled_from(("present", "unread", "deleted")),
+                    state=st.sampled_from(("present", "unread", "deleted", "too_large", "binary")),
                 ),
                 st.builds(ToolcallLine, id=words, tool=words, status=words),
             ),

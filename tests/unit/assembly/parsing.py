@@ -34,7 +34,8 @@ def unescape(text: str) -> str:
 _VALUE: Final = r'("(?:[^"\\\n]|\\.)*"|[^" \n]+)'
 _HEADER: Final = re.compile(r"(?:\A|(?<=\n\n))(?:METADATA_POOL\n|CHAT_MESSAGE |toolcall_ref |ACTIVE_CONTENT )")
 _FILE: Final = re.compile(
-    rf"id={_VALUE} type=file path={_VALUE} file_type={_VALUE} char_count=([0-9]+)(?: \[(unread|deleted|purged)\])?"
+    rf"id={_VALUE} type=file path={_VALUE} file_type={_VALUE} char_count=([0-9]+)"
+    r"(?: \[(unread|deleted|purged|too large|binary)\])?"
 )
 _TOOLCALL: Final = re.compile(rf"id={_VALUE} type=toolcall tool={_VALUE} status={_VALUE}")
 _CHAT_TEXT: Final = re.compile(r"CHAT_MESSAGE role=(user|assistant)\n")
@@ -47,6 +48,8 @@ _STATES: Final[dict[str | None, LineState]] = {
     "unread": "unread",
     "deleted": "deleted",
     "purged": "purged",
+    "too large": "too_large",
+    "binary": "binary",
 }
 
 

@@ -17,6 +17,7 @@ from ctxd.sessions import activation_operations
 from ctxd.sessions.live_session import WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
+from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.parsing import parse
 from tests.unit.assembly.stored_sessions import MODELS, Household, TestClock, household
@@ -417,3 +418,25 @@ def test_a_large_window_with_wide_characters_counts_as_the_memory_that_it_takes(
     assert size("x" * large) == 2 * large
     assert size("\N{SNOWMAN}" + "x" * large) > 5 * large, "its bytes, and the text with four bytes a character"
     assert size("\N{SNOWMAN}" + "x" * small) < 3 * small, "in a small one the difference is not worth a look"
+
+
+@pytest.mark.anyio
+async def test_a_context_of_the_first_text_format_is_shown_as_it_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        with (home.files / "big.log").open("wb") as file:
+            file.truncate(FILE_BYTES_MAX + 1)
+        live = await home.create()
+        id = await home.read(live, home.files / "big.log")
+        with monkeypatch.context() as earlier:
+            earlier.setattr(assembler, "RENDERER", 1)
+            first = await home.assemble()
+        home.append(live, USER)
+    async with household(tmp_path) as home:
+        second = await home.assemble()
+        line = f"id={id} type=file path={home.files}/big.log file_type=log char_count=0"
+        assert first.text.endswith(line) and f"{line} [too large]\n" in second.text
+        for each in (first, second):
+            assert (await home.archive.show("s", number=each.number)).context.text == each.text
+        assert [record.renderer for record in await home.archive.records("s")] == [1, 2]

@@ -11,6 +11,7 @@ from ctxd.sessions import activation_operations
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.limits import FILE_BYTES_MAX
 from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.assembly.test_repack_window import append, ask, text_of
 
@@ -236,3 +237,23 @@ async def test_a_cut_file_that_the_model_edited_is_loaded_when_the_budget_grows(
         assert 0 < lines(await ask(home)) <= cut
         limit(live, None)
         assert lines(await next_request(home, live)) >= 1_201
+
+
+@pytest.mark.requirement("REQ-6")
+@pytest.mark.requirement("WHY-1")
+async def test_a_file_that_grew_too_large_is_marked_in_the_next_request(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        path = home.files / "big.log"
+        path.write_text(f"{MARK}\n")
+        live = await home.create()
+        append(live, PromptEvent(text="Go."))
+        id = await home.read(live, path)
+        change(live, "pin", id)
+        assert lines(await ask(home)) == 1
+        with path.open("wb") as file:
+            file.truncate(FILE_BYTES_MAX + 1)
+        await home.read(live, path)
+        made = await next_request(home, live)
+        state = f"too large, {FILE_BYTES_MAX + 1:,} bytes"
+        assert f"id={id[:12]} {path} [{state}]" in json.dumps(made.request)
+        assert (await explain(live, id, home.archive)).detail == f"its newest version is {state}"
