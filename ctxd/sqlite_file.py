@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import apsw
 
@@ -56,6 +57,10 @@ class DiskFull(Exception):
 
 class DiskFailed(Exception):
     """A disk operation failed. The content of the disk is unknown until it is read again."""
+
+
+class CannotOpen(DiskFailed):
+    """A file cannot be opened: the user may not read or write it, or its write-ahead log is on a read-only disk."""
 
 
 class FileDamaged(Exception):
@@ -107,15 +112,20 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
     except (apsw.IOError, apsw.CantOpenError) as error:
         if connection is not None and (number := _want_of_room(connection, error)):
             raise DiskFull(f"{error}: {os.strerror(number)}", number) from error
-        raise DiskFailed(str(error)) from error
+        raise _disk_failed(error) from error
     except (apsw.ReadOnlyError, apsw.BusyError) as error:
-        raise DiskFailed(str(error)) from error
+        raise _disk_failed(error) from error
     except apsw.Error as error:
         raise SqlFailed(str(error)) from error
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise DiskFull(str(error), error.errno) from error
-        raise DiskFailed(str(error)) from error
+        raise _disk_failed(error) from error
+
+
+def _disk_failed(error: Exception) -> DiskFailed:
+    is_closed = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError, PermissionError))
+    return (CannotOpen if is_closed else DiskFailed)(str(error))
 
 
 def _want_of_room(connection: Connection, error: apsw.IOError | apsw.CantOpenError) -> int:
@@ -154,9 +164,13 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
     """Open a connection that only reads and never checkpoints, not even when it is the last to close. With
     ``reads_once`` it caches few pages.
 
-    Raises: apsw.CantOpenError if there is no such file.
+    Raises: apsw.CantOpenError if there is no such file, or it has a write-ahead log on a read-only disk.
     """
-    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    if _is_unchanging(path):
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = Connection(f"file:{quote(os.fsencode(path))}?immutable=1", flags=flags)
+    else:
+        connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
@@ -164,6 +178,12 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
     for pragma in ("query_only=1", "mmap_size=0", f"cache_size=-{cache_kib}", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection
+
+
+def _is_unchanging(path: Path) -> bool:
+    """True if SQLite could create no file beside the database, such as on read-only media, and needs none to read it:
+    the log is empty, and no process has it open, which would have created its index."""
+    return not os.access(path.parent, os.W_OK) and not log_size(path) and not os.path.lexists(f"{path}-shm")
 
 
 def in_memory() -> Connection:

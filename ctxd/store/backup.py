@@ -96,8 +96,15 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
         raise StateDirError(f"there is no room in {destination}: {error}", exit_code=_EXIT_IO, remedy=remedy) from error
     except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
         _remove_copy(destination)
-        raise StateDirError(f"{root} cannot be copied to {destination}: {error}", exit_code=_EXIT_IO) from error
+        message = f"{root} cannot be copied to {destination}: {error}"
+        raise StateDirError(message, exit_code=_EXIT_IO, remedy=_remedy(error)) from error
     return manifest
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, sqlite_file.CannotOpen):
+        return "let this user read and write both, or copy the first one to a writable place and name the copy"
+    return "check the disks of both, and run ctxd verify"
 
 
 def _remove_copy(destination: Path) -> None:

@@ -134,7 +134,8 @@ def verified(root: Path, step: Step) -> Report:
 def verify(root: Path) -> Iterator[Report]:
     """Check the state directory ``root``. Yields: the same report repeatedly as it grows, complete at the end.
 
-    Raises: StateDirError with exit code 10 if there is no state, 74 if descriptors or memory are exhausted.
+    Raises: StateDirError with exit code 10 if there is no state, 74 if it cannot be opened, or descriptors or memory
+    are exhausted.
     """
     database = root / "state.db"
     if not database.is_file():
@@ -149,6 +150,9 @@ def verify(root: Path) -> Iterator[Report]:
                 yield from _Verification(root, connection, report).run()
             finally:
                 connection.close()
+    except sqlite_file.CannotOpen as error:
+        remedy = "let this user read and write the directory, or copy it to a writable place and verify the copy"
+        raise StateDirError(f"{root} cannot be verified: {error}", exit_code=_EXIT_IO, remedy=remedy) from error
     except (sqlite_file.FileDamaged, sqlite_file.DiskFailed, sqlite_file.SqlFailed, ValueError, TypeError) as error:
         report.note("damage", f"{database} cannot be read: {error}")
     except sqlite_file.DiskFull as error:

@@ -1,6 +1,7 @@
 """A backup taken while the store writes is whole, and a restored one says the same."""
 
 import shutil
+import subprocess
 import threading
 
 import anyio
@@ -34,6 +35,22 @@ async def root(tmp_path):
             await put(store, document(f"t{n}", f"{n} " * (600_000 if n == 3 else 50)), knows=(f"t{n}",))
         await store.drain()
     return tmp_path / "state"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, which a test can make read-only."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m,mode=700", "tmpfs", str(mount)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def remount(disk, option):
+    subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
 
 
 @pytest.mark.requirement("DUR-7")
@@ -156,6 +173,39 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
     with pytest.raises(StateDirError, match=ref):
         backup(root, tmp_path / "again", lambda *step: told.append(step))
     assert told.count(("copying artifacts", 0)) == 3, "it might have been purged meanwhile"
+
+
+@pytest.mark.requirement("DUR-6")
+async def test_what_is_on_read_only_media_is_verified_and_copied(root, disk, tmp_path):
+    manifest = backup(root, disk / "backup#1%20?")
+    shutil.copytree(root, disk / "state")
+    restore(disk / "backup#1%20?", disk / "restored")
+    before = sorted(disk.rglob("*"))
+    remount(disk, "ro")
+    for place in ("backup#1%20?", "state", "restored"):
+        assert digest(disk / place) == manifest.digest
+    for place in ("state", "restored"):
+        assert backup(disk / place, tmp_path / "copies" / place).digest == manifest.digest
+    assert restore(disk / "backup#1%20?", tmp_path / "again").digest == manifest.digest
+    assert sorted(disk.rglob("*")) == before
+
+
+@pytest.mark.requirement("DUR-6")
+async def test_a_state_on_read_only_media_that_cannot_be_opened_is_not_called_damaged(root, disk, tmp_path):
+    async with running(root) as store:
+        await store.submit(write(document("new"))).wait()
+        # Without the index of its log, as copies often are.
+        shutil.copytree(root, disk / "state", ignore=shutil.ignore_patterns("*-shm"))
+    assert (disk / "state" / "state.db-wal").stat().st_size
+    remount(disk, "ro")
+    with pytest.raises(StateDirError, match=f"{disk / 'state'} cannot be verified: ") as refused:
+        verified(disk / "state")
+    assert refused.value.exit_code == 74 and "copy it to a writable place" in refused.value.remedy
+    with pytest.raises(StateDirError, match=f"{disk / 'state'} cannot be copied to ") as refused:
+        backup(disk / "state", tmp_path / "backup")
+    assert refused.value.exit_code == 74 and "to a writable place" in refused.value.remedy
+    remount(disk, "rw")
+    assert verified(disk / "state").rows == 51
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
