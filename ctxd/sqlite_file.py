@@ -164,7 +164,8 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
     """Open a connection that only reads and never checkpoints, not even when it is the last to close. With
     ``reads_once`` it caches few pages.
 
-    Raises: apsw.CantOpenError if there is no such file, or it has a write-ahead log on a read-only disk.
+    Raises: apsw.CantOpenError if there is no such file, or it has a write-ahead log on a read-only disk;
+    DiskFull for lack of room for the log's index.
     """
     if _is_unchanging(path):
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -175,8 +176,14 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
     cache_kib = 1024 if reads_once else 8192
-    for pragma in ("query_only=1", "mmap_size=0", f"cache_size=-{cache_kib}", "temp_store=MEMORY"):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    try:
+        for pragma in ("query_only=1", "mmap_size=0", f"cache_size=-{cache_kib}", "temp_store=MEMORY"):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except apsw.IOError as error:
+        # The first pragma creates the index of the log.
+        if number := _want_of_room(connection, error):
+            raise DiskFull(f"{error}: {os.strerror(number)}", number) from error
+        raise
     return connection
 
 

@@ -6,7 +6,8 @@ each file. A folder without a manifest is not a backup.
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, Literal
 
@@ -28,6 +29,7 @@ _EXIT_REFUSED: Final = 73
 _EXIT_DAMAGED: Final = 2
 _PAGES_STEP: Final = 4_096
 _READ_BYTES: Final = 1024 * 1024
+_LOCK: Final = "LOCK"
 
 
 def _unheard(what: str, done: int) -> None:
@@ -76,40 +78,47 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
         # It would be lost with the original, and would block a restore.
         raise StateDirError(f"{destination} is in the state directory itself", exit_code=_EXIT_REFUSED)
     _make_empty(destination)
+    with _copying(root, destination):
+        for last in (False, False, True):
+            _copy_database(database, destination / "state.db", step)
+            if _copy_artifacts(root, destination, step, last=last):
+                break
+            # A daemon has purged a text since the database was copied: the copy must not keep it.
+            _remove_copy(destination)
+        report = _verified(destination, step)
+        files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
+        manifest = BackupManifest(
+            head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files
+        )
+        _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
+    return manifest
+
+
+@contextmanager
+def _copying(source: Path, destination: Path) -> Iterator[None]:
+    """Remove the copy in ``destination`` if a disk fails or has no room. Raises: StateDirError then."""
     try:
         with sqlite_file.faults():
-            for last in (False, False, True):
-                _copy_database(database, destination / "state.db", step)
-                if _copy_artifacts(root, destination, step, last=last):
-                    break
-                # A daemon has purged a text since the database was copied: the copy must not keep it.
-                _remove_copy(destination)
-            report = _verified(destination, step)
-            files = tuple(_describe(destination, path) for path in sorted(destination.rglob("*")) if path.is_file())
-            manifest = BackupManifest(
-                head_seq=report.head_seq, head_chain=report.head_chain, digest=report.digest, files=files
-            )
-            _write_synced(destination / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest)))
+            yield
     except sqlite_file.DiskFull as error:
         _remove_copy(destination)
         remedy = error.hint or "free space there, or name another directory"
         raise StateDirError(f"there is no room in {destination}: {error}", exit_code=_EXIT_IO, remedy=remedy) from error
     except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
         _remove_copy(destination)
-        message = f"{root} cannot be copied to {destination}: {error}"
+        message = f"{source} cannot be copied to {destination}: {error}"
         raise StateDirError(message, exit_code=_EXIT_IO, remedy=_remedy(error)) from error
-    return manifest
 
 
 def _remedy(error: Exception) -> str:
     if isinstance(error, sqlite_file.CannotOpen):
         return "let this user read and write both, or copy the first one to a writable place and name the copy"
-    return "check the disks of both, and run ctxd verify"
+    return "check the disks of both, then repeat the command"
 
 
 def _remove_copy(destination: Path) -> None:
     shutil.rmtree(destination / "artifacts", ignore_errors=True)
-    for name in ("state.db", "state.db-wal", "state.db-shm", "manifest.json"):
+    for name in ("state.db", "state.db-journal", "state.db-wal", "state.db-shm", "manifest.json"):
         with suppress(OSError):
             (destination / name).unlink()
 
@@ -120,56 +129,81 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     ``step`` reports files as they are compared and copied, then their verification.
     A restore that was interrupted is replaced; until one ends, no daemon starts there.
 
-    Raises: StateDirError if ``source`` is not a backup or is damaged, or ``root`` is not empty or in use.
+    Raises: StateDirError if ``source`` is not a backup, cannot be read or is damaged, or ``root`` is not empty, in use
+    or cannot be written; the copy is removed if the disk is full or fails.
     """
     manifest = _read_manifest(source)
-    if all(file.path != "state.db" for file in manifest.files):
-        raise StateDirError(f"the manifest of {source} names no state.db", exit_code=_EXIT_DAMAGED)
-    for done, file in enumerate(manifest.files):
-        step("comparing files", done)
-        if not (source / file.path).is_file() or _describe(source, source / file.path) != file:
-            raise StateDirError(f"{source / file.path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
+    _compare(source, manifest, step)
     mark = root / state_directory.RESTORING
     is_repeated = mark.exists()
     if not is_repeated:
-        _make_empty(root)
+        _make_empty(root, besides={_LOCK})
     held = state_directory.hold(root, is_restore=True)
     try:
-        if is_repeated:
-            _remove_copy(root)
-            held.witness.unlink(missing_ok=True)
-        else:
-            _write_synced(mark, b"")
-        for done, file in enumerate(manifest.files):
-            hit("restore.copy")
-            step("copying files", done)
-            target = root / file.path
-            make_folder(target.parent)
-            _copy_file(source / file.path, target)
-            target.chmod(0o600)
-        witness = WitnessFile(held.witness)
-        witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
-        witness.close()
-        _become_another(root / "state.db")
-        report = _verified(root, step)
-        if report.digest != manifest.digest:
-            raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
-        mark.unlink()
-        sync_folder(root)
+        if not is_repeated:
+            # A daemon may have used it meanwhile.
+            _make_empty(root, besides={_LOCK})
+        with _copying(source, root):
+            if is_repeated:
+                _remove_copy(root)
+                held.witness.unlink(missing_ok=True)
+            else:
+                _write_synced(mark, b"")
+            _copy_files(source, root, manifest, step)
+            witness = WitnessFile(held.witness)
+            witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
+            witness.close()
+            _become_another(root / "state.db")
+            report = _verified(root, step)
+            if report.digest != manifest.digest:
+                raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
+            mark.unlink()
+            sync_folder(root)
         return report
     finally:
         held.close()
 
 
-def _make_empty(folder: Path) -> None:
+def _compare(source: Path, manifest: BackupManifest, step: Step) -> None:
+    """Raises: StateDirError if a file is not what the manifest says, or cannot be read."""
+    if all(file.path != "state.db" for file in manifest.files):
+        raise StateDirError(f"the manifest of {source} names no state.db", exit_code=_EXIT_DAMAGED)
+    for done, file in enumerate(manifest.files):
+        step("comparing files", done)
+        path = source / file.path
+        try:
+            is_same = path.is_file() and _describe(source, path) == file
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if not is_same:
+            raise StateDirError(f"{path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
+
+
+def _unreadable(path: Path, error: OSError) -> StateDirError:
+    remedy = "check its disk, and that this user can read it"
+    return StateDirError(f"{path} cannot be read: {error.strerror}", exit_code=_EXIT_IO, remedy=remedy)
+
+
+def _copy_files(source: Path, root: Path, manifest: BackupManifest, step: Step) -> None:
+    for done, file in enumerate(manifest.files):
+        hit("restore.copy")
+        step("copying files", done)
+        target = root / file.path
+        make_folder(target.parent)
+        _copy_file(source / file.path, target)
+        target.chmod(0o600)
+
+
+def _make_empty(folder: Path, besides: Set[str] = frozenset()) -> None:
+    """Make ``folder``. Raises: StateDirError if it has anything ``besides`` these names, or cannot be used."""
     try:
         make_folder(folder)
         names = {path.name for path in folder.iterdir()}
     except OSError as error:
         raise StateDirError(f"{folder} cannot be used: {error.strerror}", exit_code=_EXIT_REFUSED) from error
-    if names:
+    if names - besides:
         # A state directory has a lock, a whole backup a manifest.
-        is_interrupted = names.isdisjoint({"LOCK", "manifest.json"}) and "state.db" in names
+        is_interrupted = names.isdisjoint({_LOCK, "manifest.json"}) and "state.db" in names
         remedy = "a backup into it was interrupted: remove it, or choose another path" if is_interrupted else ""
         raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED, remedy=remedy)
 
@@ -258,6 +292,8 @@ def _read_manifest(source: Path) -> BackupManifest:
     except FileNotFoundError as error:
         message = f"{source} is not a backup: it has no manifest.json"
         raise StateDirError(message, exit_code=_EXIT_NO_STATE, remedy="name a backup's directory") from error
+    except OSError as error:
+        raise _unreadable(source / "manifest.json", error) from error
     except msgspec.DecodeError as error:
         raise StateDirError(f"the manifest of {source} is damaged: {error}", exit_code=_EXIT_DAMAGED) from error
 

@@ -280,7 +280,7 @@ DUR-3 | A full disk, quota or file at its size limit makes the daemon read-only 
 DUR-4 | After a failed flush no further write is acknowledged, and the daemon exits with 74. | ctxd
 DUR-5 | A second daemon on the same state directory is refused; the error names the process that holds it. | ctxd
 DUR-6 | `ctxd verify` recomputes every hash and the chain and finds every change of a byte that matters. It also reads a backup or a state directory on read-only media; one that cannot be opened is not called damaged. | ctxd
-DUR-7 | A backup can be made while the daemon runs; a restored one returns the same results. A directory into which a restore was interrupted is refused by a daemon, and replaced by the next restore. | ctxd
+DUR-7 | A backup can be made while the daemon runs; a restored one returns the same results. A directory into which a restore was interrupted is refused by a daemon, and replaced by the next restore. A backup or a restore that fails for lack of room or because of a disk names the cause, the place and the remedy, and leaves no copy. | ctxd
 DUR-8 | A journal that lacks acknowledged writes is detected and made read-only. | ctxd
 DUR-9 | After the state directory is removed or replaced, the next write is refused as `data_loss`, and the error names the place where earlier acknowledged writes can still be found. | ctxd
 DUR-12 | A background scrub reads the whole store repeatedly at a bounded rate, resumes after a restart of the daemon, and reports in `daemon.status` damage that no read has encountered. A lack of descriptors or memory, and a text that is purged meanwhile, do not count as damage. | ctxd

@@ -1,8 +1,11 @@
 """A backup taken while the store writes is whole, and a restored one says the same."""
 
+import errno
+import os
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -148,8 +151,9 @@ async def test_neither_side_writes_into_a_folder_that_is_not_empty(root, tmp_pat
     with pytest.raises(StateDirError, match="not empty"):
         backup(root, tmp_path / "full")
     backup(root, tmp_path / "backup")
-    with pytest.raises(StateDirError, match="not empty"):
+    with pytest.raises(StateDirError, match="not empty") as caught:
         restore(tmp_path / "backup", root)
+    assert "interrupted" not in caught.value.remedy
 
 
 async def test_a_folder_without_manifest_is_no_backup(root, tmp_path):
@@ -220,10 +224,66 @@ async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
 
 
 @pytest.mark.requirement("DUR-7")
+@pytest.mark.parametrize("kind", ["ENOSPC", "EDQUOT", "EIO", "EACCES"])
+async def test_a_restore_that_a_disk_cut_short_names_cause_place_and_remedy(root, tmp_path, kind):
+    backup(root, tmp_path / "backup")
+    with failpoints.armed(f"restore.copy=error:{kind}@2"):
+        with pytest.raises(StateDirError, match=f"{tmp_path / 'again'}: ") as caught:
+            restore(tmp_path / "backup", tmp_path / "again")
+    assert caught.value.exit_code == 74 and caught.value.remedy
+    assert ("no room in" in str(caught.value)) == (kind in ("ENOSPC", "EDQUOT"))
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {"LOCK", "restoring"}
+
+
+@pytest.mark.requirement("DUR-7")
+async def test_no_copy_is_left_on_a_disk_that_is_full(root, disk, tmp_path):
+    manifest = backup(root, tmp_path / "backup")
+    size = sum(file.size for file in manifest.files) // 1024
+    for kib in (8, 40, 100, size // 2, size - 100, size + 100):
+        (disk / "ballast").write_bytes(b"")
+        free = shutil.disk_usage(disk).free
+        (disk / "ballast").write_bytes(bytes(free - kib * 1024))
+        for copy, place in ((backup, root), (restore, tmp_path / "backup")):
+            try:
+                copy(place, disk / "copy")
+            except StateDirError as error:
+                assert f"no room in {disk / 'copy'}: " in str(error) and error.exit_code == 74 and error.remedy
+            else:
+                assert digest(disk / "copy") == manifest.digest
+                shutil.rmtree(disk / "copy")
+        (disk / "ballast").unlink()
+        assert restore(tmp_path / "backup", disk / "copy").digest == manifest.digest
+        shutil.rmtree(disk / "copy")
+
+
+async def test_a_backup_that_cannot_be_read_is_not_called_damaged(root, tmp_path, monkeypatch):
+    backup(root, tmp_path / "backup")
+    whole, unreadable = Path.open, Path()
+
+    def opened(path, *rest, **named):
+        if path == unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return whole(path, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    for name in ("state.db", "manifest.json"):
+        unreadable = tmp_path / "backup" / name
+        with pytest.raises(StateDirError, match=f"{unreadable} cannot be read: Input/output error") as caught:
+            restore(tmp_path / "backup", tmp_path / "again")
+        assert caught.value.exit_code == 74 and caught.value.remedy
+
+
+async def test_a_directory_with_only_a_lock_is_empty_for_a_restore(root, tmp_path):
+    manifest = backup(root, tmp_path / "backup")
+    hold(tmp_path / "again").close()
+    assert restore(tmp_path / "backup", tmp_path / "again").digest == manifest.digest
+
+
+@pytest.mark.requirement("DUR-7")
 async def test_an_interrupted_restore_is_no_state_and_is_replaced_by_the_next(root, tmp_path):
     manifest, again = backup(root, tmp_path / "backup"), tmp_path / "again"
     for at in range(1, len(manifest.files) + 1):
-        with failpoints.armed(f"restore.copy=error:EIO@{at}"), pytest.raises(OSError, match="failpoint"):
+        with failpoints.armed(f"restore.copy=error:EIO@{at}"), pytest.raises(StateDirError, match="failpoint"):
             restore(tmp_path / "backup", again)
         with pytest.raises(StateDirError, match="a restore into .* was interrupted") as refused:
             hold(again)
