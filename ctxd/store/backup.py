@@ -29,7 +29,6 @@ _EXIT_REFUSED: Final = 73
 _EXIT_DAMAGED: Final = 2
 _PAGES_STEP: Final = 4_096
 _READ_BYTES: Final = 1024 * 1024
-_LOCK: Final = "LOCK"
 
 
 def _unheard(what: str, done: int) -> None:
@@ -137,12 +136,12 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     mark = root / state_directory.RESTORING
     is_repeated = mark.exists()
     if not is_repeated:
-        _make_empty(root, besides={_LOCK})
+        _make_empty(root, besides={state_directory.LOCK})
     held = state_directory.hold(root, is_restore=True)
     try:
         if not is_repeated:
             # A daemon may have used it meanwhile.
-            _make_empty(root, besides={_LOCK})
+            _make_empty(root, besides={state_directory.LOCK})
         with _copying(source, root):
             if is_repeated:
                 _remove_copy(root)
@@ -176,7 +175,10 @@ def _compare(source: Path, manifest: BackupManifest, step: Step) -> None:
         except OSError as error:
             raise _unreadable(path, error) from error
         if not is_same:
-            raise StateDirError(f"{path} is not what the manifest says", exit_code=_EXIT_DAMAGED)
+            remedy = "it was changed or damaged: restore another backup"
+            if (source / state_directory.LOCK).exists():
+                remedy = f"a daemon has used {source}, which is a state directory now: name it with --state-dir"
+            raise StateDirError(f"{path} is not what the manifest says", exit_code=_EXIT_DAMAGED, remedy=remedy)
 
 
 def _unreadable(path: Path, error: OSError) -> StateDirError:
@@ -197,13 +199,14 @@ def _copy_files(source: Path, root: Path, manifest: BackupManifest, step: Step) 
 def _make_empty(folder: Path, besides: Set[str] = frozenset()) -> None:
     """Make ``folder``. Raises: StateDirError if it has anything ``besides`` these names, or cannot be used."""
     try:
+        state_directory.refuse_backup(folder)
         make_folder(folder)
         names = {path.name for path in folder.iterdir()}
     except OSError as error:
         raise StateDirError(f"{folder} cannot be used: {error.strerror}", exit_code=_EXIT_REFUSED) from error
     if names - besides:
         # A state directory has a lock, a whole backup a manifest.
-        is_interrupted = names.isdisjoint({_LOCK, "manifest.json"}) and "state.db" in names
+        is_interrupted = names.isdisjoint({state_directory.LOCK, "manifest.json"}) and "state.db" in names
         remedy = "a backup into it was interrupted: remove it, or choose another path" if is_interrupted else ""
         raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED, remedy=remedy)
 

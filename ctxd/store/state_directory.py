@@ -22,6 +22,9 @@ SEARCH_INDEX: Final = "search"
 RESTORING: Final = "restoring"
 """Name of the file that marks a state directory until ``ctxd restore`` has verified it."""
 
+LOCK: Final = "LOCK"
+"""Name of the file that a process locks. A backup has none."""
+
 _EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
 _EXIT_LOCKED: Final = 75
@@ -79,14 +82,15 @@ def hold_existing(root: Path) -> StateDir:
 def hold(root: Path | None, *, is_restore: bool = False) -> StateDir:
     """Lock the directory ``root``, created with mode 0700 if missing; None creates one that lasts until ``close``.
 
-    Raises: StateDirError if another process holds it, other users could change it, it cannot be created, or a restore
-    into it did not end, unless ``is_restore``.
+    Raises: StateDirError if another process holds it, other users could change it, it cannot be created, it is a backup
+    or in one, or a restore into it did not end, unless ``is_restore``.
     """
     try:
         if root is None:
             path = Path(tempfile.mkdtemp(prefix="ctxd-"))
             return StateDir(path, _lock(path), ephemeral=True)
         root = root.absolute()
+        refuse_backup(root)
         make_folder(root)
         if not (root / "state.db").exists():
             # The daemon that created the directory may have died before its entry was flushed. If the parent may not be
@@ -103,6 +107,20 @@ def hold(root: Path | None, *, is_restore: bool = False) -> StateDir:
         remedy = "run ctxd restore again: it replaces what the first one left"
         raise StateDirError(f"a restore into {root} was interrupted", exit_code=_EXIT_NO_PLACE, remedy=remedy)
     return held
+
+
+def refuse_backup(root: Path) -> None:
+    """Refuse a directory that is a backup or in one: a backup with other files could not be restored.
+
+    One that a daemon has used, as earlier versions allowed, is a state directory. Raises: StateDirError; OSError.
+    """
+    real = Path(os.path.realpath(root))
+    for folder in (real, *real.parents):
+        is_backup = (folder / "manifest.json").is_file() and (folder / "state.db").is_file()
+        if is_backup and not (folder / LOCK).exists():
+            where = f"{root} is a backup" if folder == real else f"{root} is in the backup {folder}"
+            remedy = f"name a directory outside; ctxd restore {folder} --state-dir PATH makes a state directory of it"
+            raise StateDirError(where, exit_code=_EXIT_NO_PLACE, remedy=remedy)
 
 
 def check_safe(root: Path) -> None:
@@ -126,7 +144,7 @@ def check_safe(root: Path) -> None:
 
 
 def _lock(root: Path) -> int:
-    path = root / "LOCK"
+    path = root / LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
