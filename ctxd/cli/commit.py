@@ -13,7 +13,7 @@ import msgspec
 from ctxd.cli.artifact import input_file, sent_upload
 from ctxd.cli.commit_context_download import download, downloaded
 from ctxd.cli.commit_lines import beginnings, commit_line
-from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit
+from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit, tagged_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
@@ -440,11 +440,12 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
 
     Tags belong to a session: another session can use the same NAME for one of its own commits.
     """
-    if not delete and not is_tag(name):
+    if not is_tag(name):
         hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"
         raise Stop(USAGE, f"{name!r} is not a valid tag", hint=hint)
     with run.client() as client:
-        id = located_commit(client, name if delete and commit is None else commit, session).commit
+        is_named = commit is not None or not delete
+        id = (located_commit(client, commit, session) if is_named else _tagged(client, name, session)).commit
         # A tag is only removed from the named commit, and only moved with --force.
         expected = id if delete else None if force else ""
         try:
@@ -452,9 +453,19 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
         except CallFailed as error:
             if error.code != "tag_conflict":
                 raise
-            hint = f"ctx show {name} shows the commit that has it" if delete else "-f moves it"
+            hint = f"ctx tag -d {name} removes it from the commit that has it" if delete else "-f moves it"
             raise Stop(CONFLICT, error.message, hint=hint, symbol=error.code) from error
     _print_changed(run, made)
+
+
+def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit:
+    """Return the commit with ``tag``, even if the name means something else, as those that earlier versions accepted.
+    Raises: ``Stop``."""
+    found = tagged_commit(client, tag, session)
+    if found is None:
+        hint = "ctx log --all lists commits with their tags"
+        raise Stop(NOT_FOUND, f"no commit has the tag {tag!r}", hint=hint, symbol="commit_not_found")
+    return found
 
 
 def _print_changed(run: Invocation, made: Commit) -> None:

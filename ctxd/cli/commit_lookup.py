@@ -135,7 +135,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
         return found
     if "@" in name:
         return _by_time(client, name)
-    if is_tag(name) and (tagged := _tagged(client, name, session)) is not None:
+    if is_tag(name) and (tagged := tagged_commit(client, name, session)) is not None:
         return tagged
     empty: str | None = None
     with suppress(NotFound, InvalidCall, Stop):
@@ -163,8 +163,9 @@ def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit
     return found
 
 
-def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit | None:
-    """Return the commit with ``tag``: that of the command's session, if several have it."""
+def tagged_commit(client: SyncClient, tag: str, session: str | None) -> Commit | None:
+    """Return the commit with ``tag``: that of the command's session, if several have it. Raises: ``Stop`` if none of
+    several is of that session."""
     found = tagged = client.commit_list(tag=tag, limit=PAGE_ITEMS_MAX).commits
     if len(found) > 1:
         own = session_if_any(client, session)

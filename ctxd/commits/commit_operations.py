@@ -25,6 +25,7 @@ from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_document import Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.generated_ids import names_commit
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.live_session import (
@@ -269,12 +270,13 @@ class Commits(CommitReads):
     async def tag(self, viewer: CommitViewer, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
         """Set or remove a tag of a commit. Among the commits of one principal and session, at most one has a given tag.
 
-        Raises: CtxdError ``tag_conflict`` if a commit other than ``expected`` has it, ``commit_not_found``,
-        ``unsupported``; those of the store.
+        Raises: CtxdError ``tag_conflict`` if a commit other than ``expected`` has it, ``invalid_params`` for a new tag
+        that names another commit, ``commit_not_found``, ``unsupported``; those of the store.
         """
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
+            _require_tag(params)
             fields = read_fields(await self.find(viewer, params.commit))
             same = CommitFilter(
                 tag=params.tag,
@@ -461,3 +463,13 @@ def _content_of(params: wire.CheckpointParams) -> Content:
     if not content:
         raise CtxdError("invalid_params", "the delta is empty", hint="Commit what is new.", outcome="not_applied")
     return content
+
+
+def _require_tag(params: wire.CommitTagParams) -> None:
+    """Raises: CtxdError invalid_params for a new tag that clients would take for another name of a commit. An earlier
+    version accepted such tags: they can be removed."""
+    if names_commit(params.tag) and not params.remove:
+        meaning = "the newest commit" if params.tag == "HEAD" else "a commit id"
+        message = f"{params.tag} cannot be a tag: it is {meaning}"
+        hint = "Choose another name, without the form of a commit id."
+        raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")

@@ -37,6 +37,7 @@ NUMBER_DIGITS: Final = 10
 
 _SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
+_COMMIT_ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}")
 
 
 def file_id(source: Source) -> ObjectId:
@@ -68,6 +69,12 @@ def is_reserved(id: str) -> bool:
 def is_hash(id: str) -> bool:
     """Return True if ``id`` has the form of a hash, as a file's id has. It need not be a file's."""
     return len(id) == 64 and _HASH.fullmatch(id) is not None
+
+
+def names_commit(name: str) -> bool:
+    """Return True if clients take ``name`` for the newest commit or for the id of a commit: never for a tag, or for a
+    session."""
+    return name == "HEAD" or _COMMIT_ID.fullmatch(name) is not None
 
 
 _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.stored)

@@ -16,6 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
+from ctxd.objects.generated_ids import names_commit
 from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest, find_replay
@@ -47,6 +48,7 @@ LIVE_SESSIONS_MAX: Final = 512
 means more loads."""
 
 _HEADS: Final = "session:"
+_OTHER_ID: Final = "Choose another id, or leave it out."
 
 
 class Sessions:
@@ -274,13 +276,17 @@ class Sessions:
             return self._create(call, session, settings, document, result, beginning)
 
     async def require_new(self, session: str) -> None:
-        """Raises: CtxdError session_exists if the id ``session`` was used before; corrupt, store_failed."""
+        """Raises: CtxdError session_exists if the id ``session`` was used before, invalid_params if it names a commit;
+        corrupt, store_failed."""
+        if names_commit(session):
+            message = f"{session} cannot be the id of a session: it names a commit"
+            raise CtxdError("invalid_params", message, hint=_OTHER_ID, outcome="not_applied")
         id = session_object_id(session)
         if (await self.store.heads((id,)))[id] is not None:
             raise CtxdError(
                 "session_exists",
                 f"session {session} {'was removed for good' if session in self.emptied else 'exists'}",
-                hint="Choose another id, or leave it out.",
+                hint=_OTHER_ID,
                 outcome="not_applied",
             )
 

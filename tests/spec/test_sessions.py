@@ -68,6 +68,19 @@ def test_what_is_not_said_gets_its_default_and_an_id_is_made(client: SyncClient)
 
 
 @pytest.mark.requirement("SES-1")
+@pytest.mark.parametrize("name", ["HEAD", "ctx-12345678", "ctx-" + "a" * 64])
+def test_a_name_of_a_commit_is_no_id_of_a_session(s: SyncSession, client: SyncClient, name: str) -> None:
+    with refused("invalid_params"):
+        client.session_create("demo", session=name)
+    with refused("invalid_params"):
+        client.session_fork(s.id, fork=name)
+    with refused("session_not_found"):
+        client.session_get(name)
+    for near in (f"{name}-x", f"{name.lower()}/b", f"claude-{name}"):
+        assert client.session_create("demo", session=near).session.session == near
+
+
+@pytest.mark.requirement("SES-1")
 def test_an_id_is_taken_once(s: SyncSession, client: SyncClient) -> None:
     s.user("mine")
     before = whole(s)

@@ -10,6 +10,7 @@ from ctxd.cli.commit import drawn
 from ctxd.cli.commit_lookup import instant
 from ctxd.clock import SystemClock
 from ctxd_client import CallFailed, connect_sync
+from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import Commit
 
 LINES = "claude-code-v1"
@@ -294,6 +295,31 @@ def test_a_tag_moves_by_force_alone(real, chain):
     assert real("tag", "-d", "good", one, "--json").code == 4
     assert "tag: good" in real("log").out
     assert real("tag", "-d", "good").code == 0
+    assert "tag: good" not in real("log").out
+
+
+@pytest.mark.requirement("CMT-9")
+def test_a_tag_is_removed_by_its_name_whatever_else_the_name_means(real, own, chain, monkeypatch):
+    one, _, three, _ = chain
+    for name in ("HEAD", one, own.id):
+        missing = real("tag", "-d", name)
+        assert missing.code == 3
+        assert missing.err == f"ctx: no commit has the tag '{name}'; ctx log --all lists commits with their tags\n"
+    for name in ("HEAD", one):
+        refused = real("tag", name, three)
+        assert refused.code == 2 and f"{name} cannot be a tag" in refused.err and "another name" in refused.err
+    # An earlier version accepted such names.
+    assert real("tag", "good", one).code == 0
+    for method in ("commit_list", "commit_tag"):
+        whole = getattr(SyncClient, method)
+
+        def renamed(self, *rest, whole=whole, **named):
+            rest = tuple("good" if each == "HEAD" else each for each in rest)
+            return whole(self, *rest, **{key: "good" if each == "HEAD" else each for key, each in named.items()})
+
+        monkeypatch.setattr(SyncClient, method, renamed)
+    removed = real("tag", "-d", "HEAD")
+    assert removed.code == 0 and one in removed.out
     assert "tag: good" not in real("log").out
 
 

@@ -55,6 +55,22 @@ async def checkpoint(made: World, text: str, **params: Any) -> str:
     return str(answer.commit.commit)
 
 
+@pytest.mark.requirement("CMT-9")
+@pytest.mark.parametrize("name", ["HEAD", "ctx-01234567", "ctx-" + "a" * 64])
+async def test_a_name_of_another_commit_is_no_new_tag_and_an_old_one_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async with committing(tmp_path) as made:
+        commit = await checkpoint(made, TEXT)
+        assert await code_of(made.call("commit.tag", commit=commit, tag=name)) == "invalid_params"
+        with monkeypatch.context() as earlier:
+            earlier.setattr("ctxd.commits.commit_operations.names_commit", lambda _: False)
+            assert (await made.call("commit.tag", commit=commit, tag=name)).commit.tags == (name,)
+        assert (await made.call("commit.tag", commit=commit, tag=name, remove=True)).commit.tags == ()
+        for tag in ("head", "ctx-0123", "ctx-parser", "ctx-01234567/a"):
+            assert tag in (await made.call("commit.tag", commit=commit, tag=tag)).commit.tags
+
+
 @pytest.mark.requirement("CMT-15")
 async def test_a_commit_of_a_newer_writer_is_read_continued_and_not_changed(tmp_path: Path) -> None:
     async with committing(tmp_path) as made:
