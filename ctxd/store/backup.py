@@ -164,7 +164,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
 
 
 def _compare(source: Path, manifest: BackupManifest, step: Step) -> None:
-    """Raises: StateDirError if a file is not what the manifest says, or cannot be read."""
+    """Raises: StateDirError if a file differs from the manifest, or cannot be read."""
     if all(file.path != "state.db" for file in manifest.files):
         raise StateDirError(f"the manifest of {source} names no state.db", exit_code=_EXIT_DAMAGED)
     for done, file in enumerate(manifest.files):
