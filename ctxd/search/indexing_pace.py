@@ -10,7 +10,7 @@ import anyio
 from ctxd.clock import Clock
 
 IDLE_SHARE: Final = 0.8
-"""Maximum share of one processor that indexing takes, out of what the other work of the daemon leaves."""
+"""Maximum share of one processor that indexing takes if the daemon has no other work."""
 
 BUSY_SHARE: Final = 0.05
 """The share if other work uses a whole processor."""
@@ -35,7 +35,8 @@ class IndexingPace:
                 began, used, seconds = clock.monotonic(), clock.processor_s(), min(left, SLICE_S)
                 await clock.sleep(seconds)
                 others = (clock.processor_s() - used) / max(seconds, clock.monotonic() - began)
-                share, rested = max(BUSY_SHARE, IDLE_SHARE * (1 - others)), rested + seconds
+                # Squared: near the limit of a processor, indexing soon delays the calls of others.
+                share, rested = max(BUSY_SHARE, IDLE_SHARE * max(0.0, 1 - others) ** 2), rested + seconds
 
     def interrupt(self) -> None:
         """End the current rest, if there is one."""

@@ -47,8 +47,8 @@ async def test_it_takes_little_beside_work_that_uses_a_processor(used: float) ->
 
 
 @pytest.mark.anyio
-async def test_it_takes_its_part_of_what_other_work_leaves() -> None:
-    assert WORKED / (WORKED + await rested(used=0.5)) == pytest.approx(IDLE_SHARE / 2)
+async def test_it_takes_a_quarter_of_that_beside_work_that_uses_half_a_processor() -> None:
+    assert WORKED / (WORKED + await rested(used=0.5)) == pytest.approx(IDLE_SHARE / 4)
 
 
 @pytest.mark.anyio
