@@ -149,20 +149,16 @@ class CommitReads:
 
         Raises: those of the store.
         """
-        if (known := self._sessions.catalog.newest(session)) is None:
-            return None
-        settings = known[0].settings
-        if settings.continues is not None:
-            return await self._head(settings.continues.commit)
-        return None if settings.base is None else await self.newest_at(settings.base.session, settings.base.tx)
+        return await self.newest_at(session, None)
 
-    async def newest_at(self, session: str, tx: int) -> Stored | None:
-        """The newest commit in the chain of ``session`` at the journal sequence ``tx``; None without one. Raises: those
-        of the store."""
+    async def newest_at(self, session: str, tx: int | None) -> Stored | None:
+        """The newest commit in the chain of ``session`` at the journal sequence ``tx``, with None before its own
+        commits; None without one. Raises: those of the store."""
         while True:
-            wanted = CommitFilter(session=session, tx=tx)
-            if (found := await self.store.read_index(partial(commit_index.newest, wanted=wanted))) is not None:
-                return found
+            if tx is not None:
+                wanted = CommitFilter(session=session, tx=tx)
+                if (found := await self.store.read_index(partial(commit_index.newest, wanted=wanted))) is not None:
+                    return found
             if (known := self._sessions.catalog.newest(session)) is None:
                 return None
             settings = known[0].settings
@@ -170,7 +166,7 @@ class CommitReads:
                 return await self._head(settings.continues.commit)
             if settings.base is None:
                 return None
-            session, tx = settings.base.session, min(tx, settings.base.tx)
+            session, tx = settings.base.session, settings.base.tx if tx is None else min(tx, settings.base.tx)
 
     async def show(self, viewer: CommitViewer, params: wire.CommitShowParams) -> wire.CommitShowResult:
         """One commit, and the commits that continue it.

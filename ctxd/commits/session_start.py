@@ -26,6 +26,7 @@ from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged
+from ctxd.sessions.fork_operations import ForkMoment
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, find_replay
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.project_match import ProjectFilter
@@ -91,17 +92,20 @@ class SessionStart:
         if (replay := await find_replay(self._store, request)) is not None:
             return await lifecycle.created_again(replay)
         viewer = CommitViewer(actor, None)
+        found, source = None, None
         if context.session is not None:
-            moment = SessionForkParams(session=context.session, valid_time=context.valid_time, tx=context.tx)
-            found = await self._beyond_chat(moment)
+            source = SessionForkParams(session=context.session, valid_time=context.valid_time, tx=context.tx)
         else:
             found = await self._commits.find(viewer, await self._commit_of(context, actor, params.agent))
-            commit, session = commit_id(found.document.id), read_fields(found).session
-            moment = SessionForkParams(session=session or "", commit=commit)
+            session = read_fields(found).session
             if session is not None and await self._has_chat(session, found):
-                found = await self._beyond_chat(moment)
-        if found is None:
-            return await self._forked(actor, params, moment, request)
+                source = SessionForkParams(session=session, commit=commit_id(found.document.id))
+        if source is not None:
+            moment = await self._operations.forks.moment(source)
+            found = await self._beyond_chat(source, moment)
+            if found is None:
+                return await self._forked(actor, params, source, moment, request)
+        assert found is not None, "a context that is no moment of a session is a commit"
         commit, fields = commit_id(found.document.id), read_fields(found)
         while True:
             try:
@@ -120,9 +124,14 @@ class SessionStart:
         return await self._newest_in(context.project, principal, template)
 
     async def _forked(
-        self, actor: Actor, params: SessionCreateParams, moment: SessionForkParams, request: WriteRequest
+        self,
+        actor: Actor,
+        params: SessionCreateParams,
+        source: SessionForkParams,
+        moment: ForkMoment,
+        request: WriteRequest,
     ) -> Accepted:
-        made = await self._operations.forks.create(actor, params, moment, request)
+        made = await self._operations.forks.create(actor, params, source, moment, request)
         if isinstance(made, Replay):
             return await self._operations.lifecycle.created_again(made)
         session, pending = made
@@ -146,15 +155,15 @@ class SessionStart:
         first = await self._store.scan(segments_prefix(session), AsOf(tx=made.tx), Page(limit=1))
         return bool(first)
 
-    async def _beyond_chat(self, moment: SessionForkParams) -> Stored | None:
-        """The commit that a fork at ``moment`` continues, if its conversation is longer than the chat of that moment:
-        the chat ends with an older commit, and a client has committed more. None if the chat stands for it, also for a
-        client that keeps the chat itself, whose commits do not reach its end.
+    async def _beyond_chat(self, source: SessionForkParams, moment: ForkMoment) -> Stored | None:
+        """The commit that a fork at ``moment``, that of ``source``, continues, if its conversation is longer than the
+        chat of that moment: the chat ends with an older commit, and a client has committed more. None if the chat
+        stands for it, also for a client that keeps the chat itself, whose commits do not reach its end.
 
-        Raises: as ``ForkOperations.fork``.
+        Raises: those of the store.
         """
-        base, _, continues = await self._operations.forks.moment(moment)
-        commit = moment.commit if continues is None else continues.commit
+        forks, base = self._operations.forks, moment.base
+        commit = source.commit if moment.continues is None else moment.continues.commit
         if commit is not None:
             tip = await self._store.newest(entity_id(commit))
         else:
@@ -162,16 +171,13 @@ class SessionStart:
         if tip is None:
             return None
         end, is_longer = Position(), False
-        async with aclosing(self._operations.forks.placed(base.session, commit_id(tip.document.id))) as commits:
+        async with aclosing(forks.placed(base.session, commit_id(tip.document.id))) as commits:
             async for stored, position in commits:
                 if position is not None:
                     end = position
                     break
                 is_longer = is_longer or _has_conversation(stored)
-        if not is_longer:
-            return None
-        turns = (await self._sessions.as_of(base.session, AsOf.given(moment.valid_time, base.tx))).state.turns
-        return tip if end.chat >= (len(turns) - 1, len(turns[-1])) else None
+        return tip if is_longer and end.chat >= await forks.end_of_chat(base) else None
 
     # --- the newest commit of a principal ---
 

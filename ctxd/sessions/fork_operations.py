@@ -7,7 +7,7 @@ import secrets as random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,6 @@ from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, again, fin
 from ctxd.sessions.operation_admission import OperationGroup
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_catalog import no_session
-from ctxd.sessions.session_loading import batched
 from ctxd.sessions.session_settings import (
     ContinuedCommit,
     CreatedSession,
@@ -32,6 +31,7 @@ from ctxd.sessions.session_settings import (
     normalised,
     template_of,
 )
+from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
@@ -39,7 +39,21 @@ from ctxd.store.write_types import Pending, Replay, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionForkResult
 
-_COMMITS_AT_ONCE: Final = 100
+_COMMITS_AT_ONCE: Final = 50
+"""Commits of a chain that are read at once: the first one usually decides."""
+
+
+class ForkMoment(NamedTuple):
+    """A moment of a session at which it can be forked: ``head`` is the head then, of the session or of an ancestor.
+
+    ``continues``: the commit that the fork continues; None for the newest commit of that moment. ``purges``: the number
+    of purges before it was read, after which content that the fork copies may be gone.
+    """
+
+    base: ForkBase
+    head: SessionHead
+    continues: ContinuedCommit | None
+    purges: int
 
 
 class ForkOperations(OperationGroup):
@@ -63,9 +77,14 @@ class ForkOperations(OperationGroup):
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     async def create(
-        self, actor: Actor, params: SessionCreateParams, source: SessionForkParams, request: WriteRequest
+        self,
+        actor: Actor,
+        params: SessionCreateParams,
+        source: SessionForkParams,
+        moment: ForkMoment,
+        request: WriteRequest,
     ) -> tuple[str, Pending] | Replay:
-        """Fork a session at the moment ``source``, with the settings of ``params``.
+        """Fork a session at ``moment``, that of ``source``, with the settings of ``params``.
 
         Returns: the id of the fork, and its write, or the replay of an earlier request. Raises and cancel: as ``fork``;
         also invalid_path, too_large.
@@ -83,7 +102,7 @@ class ForkOperations(OperationGroup):
             await self.sessions.require_new(session)
             changes = {"state": params.state, "archived": params.archived, **given}
             prompt, created = params.system_prompt or None, CreatedSession(session)
-            pending, _ = await self._forked(actor, request, session, source, changes, prompt, created)
+            pending, _ = await self._forked(actor, request, session, source, changes, moment, prompt, created)
             return session, pending
 
     async def _forked(
@@ -93,15 +112,17 @@ class ForkOperations(OperationGroup):
         session: str,
         source: SessionForkParams,
         changes: Mapping[str, Any],
+        moment: ForkMoment | None = None,
         prompt: str | None = None,
         created: CreatedSession | None = None,
     ) -> tuple[Pending, SessionForkResult]:
         """Submit the fork ``session`` of the moment ``source``, with ``changes`` of its settings, and ``prompt`` in
-        place of its system prompt. ``created``: the result of ``session.create``, which normalises the settings; None
-        for ``session.fork``. Starts again if anything is purged meanwhile: content that the fork copies may be gone."""
+        place of its system prompt. ``moment``: that of ``source``, if it is known. ``created``: the result of
+        ``session.create``, which normalises the settings; None for ``session.fork``. Starts again if anything is purged
+        meanwhile: content that the fork copies may be gone."""
         while True:
-            purges = self.sessions.purges
-            base, head, continues = await self.moment(source)
+            base, head, continues, purges = moment or await self.moment(source)
+            moment = None
             settings = msgspec.structs.replace(continued(head.settings), base=base, continues=continues, **changes)
             if created is not None:
                 settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
@@ -150,9 +171,9 @@ class ForkOperations(OperationGroup):
             raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
         return known[0]
 
-    async def moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead, ContinuedCommit | None]:
-        """Return the moment that ``params`` mean, the head at that moment (of the session or of an ancestor), and the
-        commit that the fork continues, None for the newest commit of that moment. Raises: as ``fork``."""
+    async def moment(self, params: SessionForkParams) -> ForkMoment:
+        """Return the moment that ``params`` mean. Raises: as ``fork``."""
+        purges = self.sessions.purges
         # Writes accepted before the call become durable, and enter the catalog.
         await self.store.wait_for_writes()
         session, head = params.session, self._newest(params.session)
@@ -171,9 +192,10 @@ class ForkOperations(OperationGroup):
                 raise CtxdError("session_not_found", message, hint="Choose that time or a later one.")
             session, at = base.session, AsOf(at.valid_time, min(at.tx, base.tx))
         then = read_head(stored)
+        base = ForkBase(session, await self._segments(session, at), then.assembly, at.tx)
         if is_past:
-            continues = await self._newest_within(session, at)
-        return ForkBase(session, await self._segments(session, at), then.assembly, at.tx), then, continues
+            continues = await self._newest_within(base, at)
+        return ForkMoment(base, then, continues, purges)
 
     async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf, ContinuedCommit | None]:
         """Return the session of the commit, the moment up to which the commit holds its chat, and the commit if it was
@@ -220,32 +242,40 @@ class ForkOperations(OperationGroup):
             head = self.sessions.emptied.get(each) if known is None else known[0]
             if head is not None and (continues := head.settings.continues) is not None:
                 began.setdefault(entity_id(continues.commit), continues.position)
-        for some in batched(await self._chain(tip), _COMMITS_AT_ONCE):
-            for id, stored in (await self.store.bulk(some)).items():
+        id = entity_id(tip)
+        while True:
+            chain = partial(commit_index.chain_versions, tip=id, limit=_COMMITS_AT_ONCE + 1)
+            some = [stored for stored, _ in await self.store.read_index(chain)]
+            for stored in some[:_COMMITS_AT_ONCE]:
                 fields = msgspec.convert(stored.document.payload, Fields)
-                if id in began:
-                    yield stored, began[id]
+                if (position := began.get(stored.document.id)) is not None:
+                    yield stored, position
                     return
                 yield stored, fields.position if fields.session in sessions else None
+            if len(some) <= _COMMITS_AT_ONCE:
+                return
+            id = some[_COMMITS_AT_ONCE].document.id
 
-    async def _newest_within(self, session: str, at: AsOf) -> ContinuedCommit | None:
-        """Return the newest commit of ``session`` that has nothing of its chat after ``at``, for example a checkpoint
-        of whole turns, which is made once the next turn has begun. None without one, and if no commit is later than
-        ``at``: then it is the newest commit of that moment."""
-        latest = CommitFilter(session=session)
+    async def end_of_chat(self, base: ForkBase) -> EventPosition:
+        """Return the end of the chat that a fork at ``base`` shares, as the place of the next event. Raises and cancel:
+        as ``SessionRegistry.live``."""
+        state = (await self.sessions.live(base.session)).state
+        return state.pages.first_from(base.segments) or (len(state.turns) - 1, len(state.turns[-1]))
+
+    async def _newest_within(self, base: ForkBase, at: AsOf) -> ContinuedCommit | None:
+        """Return the newest commit of the session of ``base`` that has nothing of its chat after ``base``, for example
+        a checkpoint of whole turns, which is made once the next turn has begun. None without one, and if no commit is
+        later than ``at``: then it is the newest commit of that moment."""
+        latest = CommitFilter(session=base.session)
         then = msgspec.structs.replace(latest, tx=at.tx, until=at.valid_time)
         tip, made = [
             await self.store.read_index(partial(commit_index.newest, wanted=wanted)) for wanted in (latest, then)
         ]
         if tip is None or (made is not None and made.document.id == tip.document.id):
             return None
-        turns = (await self.sessions.as_of(session, at)).state.turns
-        all_turns = (await self.sessions.live(session)).state.turns
-        # The end of a turn is also the beginning of the next.
-        is_whole = len(turns) < len(all_turns) and len(turns[-1]) == len(all_turns[len(turns) - 1])
-        end = (len(turns), 0) if is_whole else (len(turns) - 1, len(turns[-1]))
+        end = await self.end_of_chat(base)
         found: str | None = None
-        async with aclosing(self.placed(session, commit_id(tip.document.id))) as commits:
+        async with aclosing(self.placed(base.session, commit_id(tip.document.id))) as commits:
             async for stored, position in commits:
                 id = stored.document.id
                 if found is None and (

@@ -79,6 +79,11 @@ class ChatPages:
         """The place of the first event of page ``number``."""
         return divmod(self._firsts[number], 1 << _PLACE_BITS)
 
+    def first_from(self, segment: int) -> EventPosition | None:
+        """The place of the first event in ``segment`` or a later one; None if they have no events."""
+        number = bisect_left(self._segments, segment)
+        return self.first(number) if number < len(self) else None
+
     def __eq__(self, other: object) -> bool:
         """True for the same segments at the same places."""
         return isinstance(other, ChatPages) and (self._segments, self._firsts) == (other._segments, other._firsts)
