@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -116,7 +116,7 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
     Raises: ``TooLarge`` for a line above the limit; ``InvalidCall`` for values that JSON or the daemon does not accept:
     text that is not Unicode, bytes for text, numbers that are not finite, nesting beyond the limit, other types.
     """
-    _check(call, call.params, limits.depth - 1, limits, "")
+    _check(call, call.params, limits.depth - 1, limits)
     try:
         body = _ENCODER.encode(_Request(method=call.method.name, params=call.params, id=id))
     except UnicodeEncodeError as error:
@@ -144,41 +144,52 @@ _DECODE: Final = "give text: decode bytes with .decode()"
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 _LISTS: Final = (list, tuple, set, frozenset)
-_CONTAINERS: Final = (msgspec.Struct, Mapping, *_LISTS)
+_CONTAINERS: Final = (dict, list, msgspec.Struct, tuple, set, frozenset, Mapping)  # the check for a Mapping is slow
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 
-def _check(call: Call[Any], value: Any, levels: int, limits: Limits, place: str) -> None:  # noqa: ANN401 - any value
-    """Raise ``InvalidCall`` if the container ``value`` nests deeper than ``levels``, or holds bytes for text or an
-    infinite number or NaN. ``place``: its name in the call."""
+class _Place(NamedTuple):
+    """The member ``name`` of ``container``, which is at ``at``; None for the params of a call."""
+
+    container: Any
+    name: Any
+    at: "_Place | None"
+
+    def __str__(self) -> str:
+        """The path of the member in the call."""
+        at = "" if self.at is None else str(self.at)
+        if isinstance(self.container, _LISTS):
+            return f"{at}[{self.name}]"
+        return f"{at}.{self.name}" if at else str(self.name)
+
+
+def _check(call: Call[Any], value: Any, levels: int, limits: Limits, at: _Place | None = None) -> None:  # noqa: ANN401
+    """Raise ``InvalidCall`` if the container ``value``, at ``at``, nests deeper than ``levels``, or holds bytes for
+    text or an infinite number or NaN."""
     if levels == 0:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN)
     for name, item in _members(value):
         if isinstance(name, _BYTES):
-            raise _invalid(call, f"{place} has the key {bytes(name)!r}, not text", _DECODE)
+            raise _invalid(call, f"{at or 'the call'} has the key {bytes(name)!r}, not text", _DECODE)
         if type(item) in _SCALARS:
             continue
+        place = _Place(value, name, at)
         if isinstance(item, _CONTAINERS):
-            _check(call, item, levels - 1, limits, _place(place, value, name))
+            _check(call, item, levels - 1, limits, place)
         elif isinstance(item, _BYTES) and name not in _bytes_fields(type(value)):  # type: ignore[arg-type]
-            raise _invalid(call, f"{_place(place, value, name)} is {type(item).__name__}, not text", _DECODE)
+            raise _invalid(call, f"{place} is {type(item).__name__}, not text", _DECODE)
         elif isinstance(item, float) and not math.isfinite(item):
             hint = "send it as a string, or leave it out"
-            raise _invalid(call, f"{_place(place, value, name)}: {item} is not a JSON number", hint)
+            raise _invalid(call, f"{place}: {item} is not a JSON number", hint)
 
 
 def _members(container: Any) -> Iterable[tuple[Any, Any]]:  # noqa: ANN401 - any container
     """The members of ``container`` by name or position."""
+    if isinstance(container, dict):
+        return container.items()
     if isinstance(container, msgspec.Struct):
         return [(name, getattr(container, name)) for name in container.__struct_fields__]
-    return container.items() if isinstance(container, Mapping) else enumerate(container)
-
-
-def _place(place: str, container: Any, name: Any) -> str:  # noqa: ANN401 - any container and key
-    """The name of the member ``name`` of ``container``, which is at ``place``."""
-    if isinstance(container, _LISTS):
-        return f"{place}[{name}]"
-    return f"{place}.{name}" if place else str(name)
+    return enumerate(container) if isinstance(container, _LISTS) else container.items()
 
 
 @cache
