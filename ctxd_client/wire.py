@@ -148,12 +148,12 @@ _CONTAINERS: Final = (dict, list, msgspec.Struct, tuple, set, frozenset, Mapping
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 
 
-class _Place(NamedTuple):
+class _Member(NamedTuple):
     """The member ``name`` of ``container``, which is at ``at``; None for the params of a call."""
 
     container: Any
     name: Any
-    at: "_Place | None"
+    at: "_Member | None"
 
     def __str__(self) -> str:
         """The path of the member in the call."""
@@ -163,7 +163,7 @@ class _Place(NamedTuple):
         return f"{at}.{self.name}" if at else str(self.name)
 
 
-def _check(call: Call[Any], value: Any, levels: int, limits: Limits, at: _Place | None = None) -> None:  # noqa: ANN401
+def _check(call: Call[Any], value: Any, levels: int, limits: Limits, at: _Member | None = None) -> None:  # noqa: ANN401
     """Raise ``InvalidCall`` if the container ``value``, at ``at``, nests deeper than ``levels``, or holds bytes for
     text or an infinite number or NaN."""
     if levels == 0:
@@ -173,7 +173,7 @@ def _check(call: Call[Any], value: Any, levels: int, limits: Limits, at: _Place 
             raise _invalid(call, f"{at or 'the call'} has the key {bytes(name)!r}, not text", _DECODE)
         if type(item) in _SCALARS:
             continue
-        place = _Place(value, name, at)
+        place = _Member(value, name, at)
         if isinstance(item, _CONTAINERS):
             _check(call, item, levels - 1, limits, place)
         elif isinstance(item, _BYTES) and name not in _bytes_fields(type(value)):  # type: ignore[arg-type]

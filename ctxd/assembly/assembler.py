@@ -199,8 +199,8 @@ class Assembler:
         most = limits.CONTEXT_CHARS_MAX
         most = most if chars_max is None else min(chars_max, most)
         view = View(
-            live=live, heads=heads, contents=self._store.contents, count=self._archive.count, chars_max=most,
-            renderer=RENDERER,
+            live=live, heads=heads, contents=self._store.contents, count=self._archive.count, renderer=RENDERER,
+            chars_max=most,
         )  # fmt: skip
         if live.state.chat_chars > most:
             raise view.too_long(live.state.chat_chars)

@@ -409,8 +409,7 @@ def _loadable(made: ExtendedWindow, moment: RequestConditions) -> ExtendedWindow
         each.object: each.shown
         for some in made.items
         for each in some
-        if (isinstance(each, ToolOutput) or (isinstance(each, Update) and each.kind in _CONTENTS))
-        and each.shown != "stub"
+        if _is_content(each) or (isinstance(each, ToolOutput) and each.shown != "stub")
     }
 
     def noted(each: NotedObject) -> NotedObject:

@@ -17,7 +17,6 @@ from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.spec_rendering import (
     POOL_HEADER,
-    RENDERER,
     SEPARATOR,
     LineState,
     escape,
@@ -57,8 +56,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     heads: ReadHeads
     contents: Callable[[Iterable[str]], Awaitable[Mapping[str, Content]]]
     count: TokenCounter
+    renderer: int
     chars_max: int | None = None
-    renderer: int = RENDERER
 
     def piece(
         self,

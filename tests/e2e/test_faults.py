@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.crash.daemon import DaemonProcess, daemon_process
 from tests.crash.load import read_list
 from tests.crash.storm import Storm
 from tests.crash.wire import Gone, Refused, Wire
+from tests.small_disk import mounted
 
 DISK_MIB = 96
 RESUMES_S_MAX = 30.0
@@ -26,16 +26,8 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of its own with ``DISK_MIB`` of room."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "ctxd-test", str(place)]
-    made = subprocess.run(command, capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"mounting a small filesystem is not permitted here: {made.stderr.strip()}")
-    try:
+    with mounted(tmp_path / "disk", DISK_MIB) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 async def record(wire: Wire, number: int, size: int = 1500) -> str:

@@ -49,6 +49,16 @@ def native(client: Client, made: dict[str, Any]) -> str:
     return str(made["file"] if client.harness == "pi" else made["native_session"])
 
 
+def continued_both(client: Client, model: ScriptedModel, session: str, commit: str) -> tuple[Any, Any, dict[str, Any]]:
+    """The conversations with which the client continues its own ``session``, and ``commit`` handed over to it; and the
+    outcome of the hand-over."""
+    client.ask(AGAIN, session=session)
+    own = model.conversation()
+    made = handed_over(client, commit)
+    client.ask(AGAIN, session=native(client, made))
+    return own, model.conversation(), made
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HND-6")
 @REAL
@@ -97,11 +107,7 @@ def test_an_imported_session_that_is_handed_back_has_the_same_messages(
         imported = json.loads(client.ctx("import", harness, "--json"))
         assert imported["commits"] > 0 and imported["skipped"] == []
         session, commit = client.session(), newest_commit(daemon)
-        client.ask(AGAIN, session=session)
-        own = model.conversation()
-        made = handed_over(client, commit)
-        client.ask(AGAIN, session=native(client, made))
-        handed = model.conversation()
+        own, handed, made = continued_both(client, model, session, commit)
         assert len(own) >= 9 and handed == own
         if harness == "opencode":
             return
@@ -130,11 +136,8 @@ def test_a_compacted_session_that_is_handed_back_has_the_same_messages(
         compact(client, session)
         client.ask(session=session)
         client.ctx("import", harness)
-        commit = newest_commit(daemon)
-        client.ask(AGAIN, session=session)
-        own = model.conversation()
-        client.ask(AGAIN, session=native(client, handed_over(client, commit)))
-        assert SUMMARY in json.dumps(own) and model.conversation() == own
+        own, handed, _ = continued_both(client, model, session, newest_commit(daemon))
+        assert SUMMARY in json.dumps(own) and handed == own
 
 
 @pytest.mark.timeout(240)
@@ -157,9 +160,6 @@ def test_a_rewound_session_is_handed_back_as_the_harness_itself_resumes_it(
         with file.open("a") as lines:
             lines.write(json.dumps({**leaf, "explicit": True} if is_marked else leaf) + "\n")
         client.ctx("import", harness, "--json")
-        commit = newest_commit(daemon)
-        client.ask(AGAIN, session=session)
-        own = model.conversation()
-        client.ask(AGAIN, session=native(client, handed_over(client, commit)))
-        assert model.conversation() == own
+        own, handed, _ = continued_both(client, model, session, newest_commit(daemon))
+        assert handed == own
         assert ("taken back" in json.dumps(own)) is not is_marked

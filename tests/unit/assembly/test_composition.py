@@ -10,6 +10,7 @@ import pytest
 
 from ctxd.assembly.assembly_record import Recorded, context_of
 from ctxd.assembly.spec_layout import Composition, Heads, SectionPieces, View, compose, spec
+from ctxd.assembly.spec_rendering import RENDERER
 from ctxd.assembly.token_budget import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
@@ -100,7 +101,7 @@ class World:
         return {ref: self.texts[ref] for ref in refs}
 
     def view(self, **rest: Any) -> View:
-        usual = {"heads": self.heads_of, "contents": self.contents_of, "count": self.count}
+        usual = {"heads": self.heads_of, "contents": self.contents_of, "count": self.count, "renderer": RENDERER}
         return View(live=self.live, **(usual | rest))
 
     async def composed(

@@ -115,6 +115,17 @@ def limit(live: LiveSession, budget_tokens: int | None) -> None:
     live.submit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=budget_tokens))
 
 
+async def kept_file(home: Household, size: int, budget: int, how: str = "pin") -> tuple[LiveSession, str]:
+    """A session that keeps a file of ``size`` lines, and the file's id."""
+    path = home.files / "doc.txt"
+    path.write_text(f"{MARK}\n" * size)
+    live = await home.create(budget_tokens=budget)
+    append(live, PromptEvent(text="Go."))
+    id = await home.read(live, path)
+    change(live, how, id)
+    return live, id
+
+
 async def next_request(home: Household, live: LiveSession) -> AssembledContext:
     """A request with so much new text that a repack for its cost does not pay at once."""
     append(live, ResponseEvent(text="Done."), PromptEvent(text="More. " * 200))
@@ -130,12 +141,7 @@ async def test_a_kept_file_that_the_budget_cut_is_loaded_once_when_the_budget_gr
     tmp_path: Path, how: str, is_restarted: bool, budget: int | None
 ) -> None:
     async with household(tmp_path) as home:
-        path = home.files / "doc.txt"
-        path.write_text(f"{MARK}\n" * 3_000)
-        live = await home.create(budget_tokens=4_000)
-        append(live, PromptEvent(text="Go."))
-        id = await home.read(live, path)
-        change(live, how, id)
+        live, id = await kept_file(home, 3_000, 4_000, how)
         cut = lines(await ask(home))
         assert 0 < cut < 3_000
         for _ in range(2):
@@ -162,12 +168,7 @@ async def check_loaded(home: Household, live: LiveSession, id: str, cut: int) ->
 @pytest.mark.requirement("WIN-5")
 async def test_a_kept_file_replaces_its_cut_copy_if_both_exceed_the_larger_budget(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
-        path = home.files / "doc.txt"
-        path.write_text(f"{MARK}\n" * 3_000)
-        live = await home.create(budget_tokens=4_000)
-        append(live, PromptEvent(text="Go."))
-        id = await home.read(live, path)
-        change(live, "pin", id)
+        live, id = await kept_file(home, 3_000, 4_000)
         cut = lines(await ask(home))
         limit(live, 4_100)
         shown = []
@@ -183,12 +184,7 @@ async def test_a_kept_file_replaces_its_cut_copy_if_both_exceed_the_larger_budge
 @pytest.mark.requirement("WIN-5")
 async def test_a_cut_file_is_loaded_by_a_request_after_it_was_not_kept(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
-        path = home.files / "doc.txt"
-        path.write_text(f"{MARK}\n" * 1_200)
-        live = await home.create(budget_tokens=2_000)
-        append(live, PromptEvent(text="Go."))
-        id = await home.read(live, path)
-        change(live, "pin", id)
+        live, id = await kept_file(home, 1_200, 2_000)
         cut = lines(await ask(home))
         assert 0 < cut < 1_200
         change(live, "unpin", id)
@@ -223,13 +219,9 @@ async def test_a_kept_call_that_the_budget_cut_is_loaded_once_when_the_budget_gr
 @pytest.mark.requirement("WIN-5")
 async def test_a_cut_file_that_the_model_edited_is_loaded_when_the_budget_grows(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
-        path = home.files / "doc.txt"
-        path.write_text(f"{MARK}\n" * 1_200)
-        live = await home.create(budget_tokens=2_000)
-        append(live, PromptEvent(text="Go."))
-        id = await home.read(live, path)
-        change(live, "pin", id)
+        live, _ = await kept_file(home, 1_200, 2_000)
         cut = lines(await ask(home))
+        path = home.files / "doc.txt"
         path.write_text(f"{MARK}\n" * 1_201)
         append(live, ToolCallEvent(call="a", tool="Edit", args={"file_path": str(path)}))
         await home.read(live, path)

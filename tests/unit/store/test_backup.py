@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
 import threading
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
 from ctxd.store.state_directory import hold
 from ctxd.store.write_types import PurgeRequest, Write
+from tests.small_disk import mounted, remount
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import damage_artifacts, put, running, verified
 from tests.unit.store.synced import noting_syncs
@@ -44,17 +44,8 @@ async def root(tmp_path):
 @pytest.fixture
 def disk(tmp_path):
     """A file system of its own, which a test can make read-only."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m,mode=700", "tmpfs", str(mount)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
-def remount(disk, option):
-    subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
+    with mounted(tmp_path / "disk", 40) as place:
+        yield place
 
 
 @pytest.mark.requirement("DUR-7")

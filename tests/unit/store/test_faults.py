@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import stat
-import subprocess
 from contextlib import contextmanager
 
 import anyio
@@ -25,6 +24,7 @@ from ctxd.store.verify import verify
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from ctxd.worker_threads import NoThread
+from tests.small_disk import mounted
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import put, running, verified
 from tests.waiting import until
@@ -243,13 +243,8 @@ async def test_too_little_free_space_stops_writes_before_the_disk_is_full(
 
 @pytest.fixture
 def small_disk(tmp_path):
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs", str(mount)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with mounted(tmp_path / "disk", 12) as place:
+        yield place
 
 
 async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_it_has_room(small_disk, monkeypatch):
