@@ -19,7 +19,7 @@ from ctxd.capture.stream_checkpoints import DEFAULT_POLICY, TRIGGERS, Checkpoint
 from ctxd.capture.stream_json import StreamParser
 from ctxd.cli.capture_from_file import import_transcript
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
-from ctxd.cli.commit_lookup import is_context_id, located_commit
+from ctxd.cli.commit_lookup import located_commit
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.undelivered_commits import NEWEST
@@ -27,6 +27,7 @@ from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.worker_threads import in_thread
 from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
+from ctxd_protocol.ids import is_context_id
 
 _READ_BYTES: Final = 256 * 1024
 

@@ -13,7 +13,7 @@ import msgspec
 from ctxd.cli.artifact import input_file, sent_upload
 from ctxd.cli.commit_context_download import download, downloaded
 from ctxd.cli.commit_lines import beginnings, commit_line
-from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit, tagged_commit
+from ctxd.cli.commit_lookup import instant, is_tag, located_commit, newest_commit, tagged_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
@@ -28,6 +28,7 @@ from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
 _SENT_WHOLE_MAX: Final = 512 * 1024

@@ -19,11 +19,11 @@ from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import Commit, StartContext
 
 _BACK: Final = re.compile(r"(.*?)~([0-9]{0,9})", re.ASCII | re.DOTALL)
-_ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
 _TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", re.ASCII)
 _FORMS: Final = "write ctx-1a2b3c4d, HEAD~2, a tag, a session, or PRINCIPAL@TIME; ctx log lists commits"
 
@@ -33,11 +33,6 @@ class _Scope(TypedDict, total=False):
 
     principal: str
     session: str
-
-
-def is_context_id(text: str) -> bool:
-    """True if ``text`` has the form of an id of a commit or an assembly."""
-    return _ID.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
@@ -123,7 +118,7 @@ def _at_turn(client: SyncClient, text: str, session: str | None) -> Commit | Non
 
 
 def _named(client: SyncClient, name: str, session: str | None) -> Commit:
-    if _ID.fullmatch(name):
+    if is_context_id(name):
         try:
             return client.commit_show(name).commit
         except NotFound:

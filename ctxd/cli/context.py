@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, get_args
 import click
 import msgspec
 
-from ctxd.cli.commit_lookup import is_context_id, located_commit
+from ctxd.cli.commit_lookup import located_commit
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
@@ -23,6 +23,7 @@ from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
+from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.object_types import ObjectVersion
 

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar, get_args
 
 import click
 
-from ctxd.cli.commit_lookup import is_context_id, start_context
+from ctxd.cli.commit_lookup import start_context
 from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
@@ -19,6 +19,7 @@ from ctxd.terminal import cell
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import CheckpointPolicy, SessionOrigin, SessionView
 

@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-from ctxd.cli.commit_lookup import is_context_id
 from ctxd.cli.common_options import Invocation, common, object_argument, session_option
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.object_lookup import object_id
@@ -18,6 +17,7 @@ from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.objects import ObjectPurgeResult
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ctxd.cli.exit_codes import USAGE
 from ctxd.click_support import Stop
-from ctxd_protocol.ids import ID_PATTERN
+from ctxd_protocol.ids import ID_PATTERN, is_context_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 _AGE: Final = re.compile(
@@ -33,7 +33,6 @@ REVISION_CHARS_MAX: Final = 512
 """Maximum characters of a revision: an id of a session has at most 128."""
 
 _MOMENT: Final = re.compile(r"([^{}~]*?)@(?:([0-9]{1,9})|\{([^{}]*)\})?(?:~([0-9]{0,9}))?", re.ASCII)
-_CONTEXT: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
 _SESSION: Final = re.compile(ID_PATTERN)
 _FORMS: Final = "write SESSION, SESSION@12 (a turn), @~2 (turns back), @{2 hours ago} or ctx-1a2b3c4d"
 
@@ -65,7 +64,7 @@ def parse(text: str, now_ms: int) -> Revision:
         message = f"the revision has {len(text):,} characters; the maximum is {REVISION_CHARS_MAX}"
         raise Stop(USAGE, message, hint=_FORMS)
     literal = _SESSION.match(text) is not None
-    if _CONTEXT.fullmatch(text):
+    if is_context_id(text):
         return Revision(context=text, literal=literal)
     found = _MOMENT.fullmatch(text)
     if found is None and literal:

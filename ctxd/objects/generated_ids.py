@@ -11,7 +11,7 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import KINDS
-from ctxd_protocol.ids import ObjectId
+from ctxd_protocol.ids import ObjectId, is_context_id
 from ctxd_protocol.object_types import FilesystemSource, Source, source_label
 
 INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.visible and kind.of_session)
@@ -37,7 +37,6 @@ NUMBER_DIGITS: Final = 10
 
 _SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
-_COMMIT_ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}")
 
 
 def file_id(source: Source) -> ObjectId:
@@ -74,7 +73,7 @@ def is_hash(id: str) -> bool:
 def names_commit(name: str) -> bool:
     """Return True if clients take ``name`` for the newest commit or for the id of a commit: never for a tag, or for a
     session."""
-    return name == "HEAD" or _COMMIT_ID.fullmatch(name) is not None
+    return name == "HEAD" or is_context_id(name)
 
 
 _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.stored)

@@ -26,6 +26,8 @@ TOOLCALL_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u
 OpenAI's Responses API generates some of more than 450.
 """
 
+_CONTEXT_ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}")
+
 STOP_PATTERN: Final = r"^(compaction|root|ctx-[0-9a-f]{8,64})$(?!\n)"
 """Pattern of the place where a materialized context begins."""
 
@@ -39,6 +41,11 @@ EntryKeyText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]
 """The key of an entry, without the prefix ``api/`` that it has in the model's context."""
 ToolcallIdText = Annotated[str, msgspec.Meta(pattern=TOOLCALL_ID_PATTERN)]
 OpIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
+
+
+def is_context_id(text: str) -> bool:
+    """Return True for the form of the id of a context: of a commit, or of an assembly."""
+    return _CONTEXT_ID.fullmatch(text) is not None
 
 
 def chat_id(session: str) -> ObjectId:
