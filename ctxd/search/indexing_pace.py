@@ -25,18 +25,21 @@ class IndexingPace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._scope = anyio.CancelScope()
+        # Kept between rests: a step is short, and so would be the time in which the use is measured first.
+        self._share = IDLE_SHARE
 
     async def rest(self, worked: float) -> None:
         """Sleep after a step of ``worked`` seconds, until the step is within its share or ``interrupt`` is called.
         Cancel: safe."""
-        clock, rested, share = self._clock, 0.0, IDLE_SHARE
+        clock, rested = self._clock, 0.0
         with anyio.CancelScope() as self._scope:
-            while (left := worked * (1 / share - 1) - rested) > 0:
+            while (left := worked * (1 / self._share - 1) - rested) > 0:
                 began, used, seconds = clock.monotonic(), clock.processor_s(), min(left, SLICE_S)
                 await clock.sleep(seconds)
                 others = (clock.processor_s() - used) / max(seconds, clock.monotonic() - began)
                 # Squared: near the limit of a processor, indexing soon delays the calls of others.
-                share, rested = max(BUSY_SHARE, IDLE_SHARE * max(0.0, 1 - others) ** 2), rested + seconds
+                self._share = max(BUSY_SHARE, IDLE_SHARE * max(0.0, 1 - others) ** 2)
+                rested += seconds
 
     def interrupt(self) -> None:
         """End the current rest, if there is one."""

@@ -15,7 +15,7 @@ class UsedClock(SystemClock):
 
     def __init__(self, used=lambda now: 0.0) -> None:
         self.now = 0.0
-        self._used = used
+        self.used = used
         self._processor = 0.0
 
     def monotonic(self) -> float:
@@ -25,7 +25,7 @@ class UsedClock(SystemClock):
         return self._processor
 
     async def sleep(self, seconds: float) -> None:
-        self._processor += seconds * self._used(self.now)
+        self._processor += seconds * self.used(self.now)
         self.now += seconds
 
 
@@ -56,6 +56,17 @@ async def test_a_rest_ends_early_once_the_other_work_has_ended() -> None:
     clock = UsedClock(lambda now: 1.0 if now < 0.15 else 0.0)
     await IndexingPace(clock).rest(WORKED)
     assert 0.15 < clock.now < 0.35, "it would be 0.38 s"
+
+
+@pytest.mark.anyio
+async def test_a_short_quiet_time_after_a_busy_rest_does_not_end_the_next_one() -> None:
+    """Other work that waits for the disk for some ms uses no processor meanwhile."""
+    clock = UsedClock(lambda now: 1.0)
+    pace = IndexingPace(clock)
+    await pace.rest(WORKED)
+    busy, clock.used = clock.now, lambda now: 0.0
+    await pace.rest(WORKED)
+    assert clock.now - busy == pytest.approx(0.1), "the use is measured for a whole slice"
 
 
 @pytest.mark.anyio
