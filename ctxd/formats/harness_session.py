@@ -32,6 +32,7 @@ from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.records import attachment_of
 from ctxd_protocol import event_types as typed
 
@@ -72,7 +73,7 @@ _SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
         }
     ),
     "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),
-    "opencode": frozenset({"synthetic"}),
+    "opencode": frozenset({SYNTHETIC}),
 }
 """Kinds of notices in a harness's own sessions that its model sees and that the harness does not add again."""
 

@@ -14,6 +14,11 @@ export const CtxdPlugin = async ({ directory }) => {
   // The summary that is being written, by session, and the first message that stays in the window.
   const summaries = new Map();
   const tails = new Map();
+  // Sub-agents and their callers.
+  const callers = new Map();
+  // Messages that opencode writes in the name of the user, and their texts that follow a summary in progress.
+  const added = new Set();
+  const held = new Map();
 
   function reportTexts(session) {
     for (const [part, { of, message, text }] of texts) {
@@ -24,12 +29,24 @@ export const CtxdPlugin = async ({ directory }) => {
     }
   }
 
+  // Each text is a separate prompt, as in the database, so that an import recognises it.
+  function reportUserText(session, message, { id, type, text, synthetic, ignored }) {
+    if (type !== "text" || !text || ignored) return;
+    if (synthetic) hook(session, "SyntheticText", { text, part_id: id, prompt_id: message });
+    else hook(session, "UserPromptSubmit", { prompt: text, prompt_id: message });
+  }
+
+  function reportHeldTexts(session) {
+    for (const part of held.get(session) ?? []) reportUserText(session, part.messageID, part);
+    held.delete(session);
+  }
+
   // Blocks for some 20 ms, until the process ends: opencode may exit without waiting for its event handlers.
   function hook(session, event, members) {
     try {
       if (!started.has(session)) {
         started.add(session);
-        if (event !== "SessionStart") hook(session, "SessionStart", { source: "startup" });
+        hook(session, "SessionStart", { source: "startup", spawned_by: callers.get(session) });
       }
       const input = JSON.stringify({ session_id: session, cwd: directory, hook_event_name: event, ...members });
       return spawnSync(COMMAND[0], COMMAND.slice(1), { input, encoding: "utf8", timeout: 5000 }).stdout ?? "";
@@ -42,11 +59,7 @@ export const CtxdPlugin = async ({ directory }) => {
     "chat.message": async (input, output) => {
       const id = output.message?.id ?? input.messageID;
       prompts.set(input.sessionID, [...(prompts.get(input.sessionID) ?? []), id]);
-      // Each text is a separate prompt, as in the database, so that an import recognises it.
-      for (const { type, text, synthetic, ignored } of output.parts) {
-        if (type !== "text" || !text || synthetic || ignored) continue;
-        hook(input.sessionID, "UserPromptSubmit", { prompt: text, prompt_id: id });
-      }
+      for (const part of output.parts) reportUserText(input.sessionID, id, part);
     },
     "tool.execute.before": async (input, output) => {
       const members = { tool_name: input.tool, tool_input: output.args, tool_use_id: input.callID };
@@ -69,13 +82,23 @@ export const CtxdPlugin = async ({ directory }) => {
       summaries.set(input.sessionID, []);
     },
     event: async ({ event }) => {
-      const { part, partID, sessionID, messageID, field, delta } = event.properties ?? {};
+      const { info, part, partID, sessionID, messageID, field, delta } = event.properties ?? {};
+      if (event.type === "session.created" && info?.parentID) callers.set(info.id, info.parentID);
+      // A fork copies its messages before its first prompt.
+      if (event.type === "message.updated" && info?.role === "user") {
+        const known = prompts.get(info.sessionID);
+        if (known && !known.includes(info.id)) added.add(info.id);
+      }
       const isUpdate = event.type === "message.part.updated";
       if (isUpdate && part?.type === "text" && !part.text) {
         texts.set(part.id, { of: part.sessionID, message: part.messageID, text: "" });
       }
       if (event.type === "message.part.delta" && field === "text" && texts.has(partID)) {
         texts.set(partID, { of: sessionID, message: messageID, text: texts.get(partID).text + delta });
+      }
+      if (isUpdate && part?.type === "text" && added.has(part.messageID)) {
+        if (summaries.has(part.sessionID)) held.set(part.sessionID, [...(held.get(part.sessionID) ?? []), part]);
+        else reportUserText(part.sessionID, part.messageID, part);
       }
       if (isUpdate && part?.type === "compaction") tails.set(part.sessionID, part.tail_start_id);
       const status = isUpdate && part?.type === "tool" ? part.state?.status : undefined;
@@ -95,6 +118,7 @@ export const CtxdPlugin = async ({ directory }) => {
           for (const [id, { of }] of known) if (of === sessionID) known.delete(id);
         }
         summaries.delete(sessionID);
+        reportHeldTexts(sessionID);
       }
       if (event.type === "session.compacted") {
         const tail = tails.get(sessionID);
@@ -103,6 +127,7 @@ export const CtxdPlugin = async ({ directory }) => {
         const summary = (summaries.get(sessionID) ?? []).join("\n");
         summaries.delete(sessionID);
         hook(sessionID, "PostCompact", summary ? { compact_summary: summary, kept_from: kept } : {});
+        reportHeldTexts(sessionID);
       }
     },
     "experimental.text.complete": async (input, output) => {

@@ -17,6 +17,7 @@ from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
+from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.records import Record, as_text, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -284,7 +285,7 @@ def _text_key(event: Event, text: str) -> Key | None:
             return _place("prompt", event), _digest(text)
         case ResponseEvent() if text:
             return _place("response", event), _digest(text)
-        case SystemEvent() if event.sidechain is None and wrapper_of(text) == event.kind:
+        case SystemEvent() if event.sidechain is None and event.kind in (SYNTHETIC, wrapper_of(text)):
             return "notice", _digest(text)
         case _:
             return None
@@ -344,7 +345,7 @@ def _plain(text: str) -> str:
 def _trimmed(record: Record, known: Sequence[Event]) -> Record:
     """Return a record without the blocks that hold ``known`` events."""
     calls = {event.call for event in known if isinstance(event, ToolCallEvent | ToolResultEvent)}
-    texts = {_plain(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent)}
+    texts = {_plain(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent | SystemEvent)}
     # A prompt with images has its text in several blocks.
     joined = [_plain(event.text) for event in known if isinstance(event, PromptEvent) and event.attachments]
 

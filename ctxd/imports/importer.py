@@ -517,14 +517,7 @@ class TranscriptImport:
         if source.session in self._sessions:  # No race: all sources of a session are in one group.
             return
         agent = HARNESS_OF[self._harness]
-        labels = {
-            "harness": agent,
-            "native_session": source.native[:256],
-            "imported": str(source.file)[:1024],
-            "parser": f"{source.format}-v1/{PARSER}",
-        }
-        if source.hidden:
-            labels["hidden"] = source.hidden
+        labels = {"harness": agent, "parser": f"{source.format}-v1/{PARSER}", **source.labels}
         # An open session would become the default of every command.
         create = partial(
             self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn",

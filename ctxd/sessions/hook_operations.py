@@ -15,7 +15,7 @@ from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
 from ctxd.transcripts.shortened_output import shortened_output
 from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
-from ctxd_protocol.ids import native_op_id, toolcall_alias
+from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.session_list import SessionAnnotateParams
 from ctxd_protocol.methods.sessions import (
@@ -155,11 +155,14 @@ class HookOperations:
         session = found.session
         state = self._sessions.catalog.state(session)
         if state is None and self._sessions.peek(session) is None:
+            labels = {"harness": params.harness, "native_session": found.native_session[:256]}
+            if found.spawned_by:
+                labels["spawned_by"] = captured_session_id(params.harness, found.spawned_by)
             template = SessionCreateParams(
                 agent=params.harness,
                 session=session,
                 workdir=found.cwd,
-                labels={"harness": params.harness, "native_session": found.native_session[:256]},
+                labels=labels,
                 checkpoint="turn",
             )
             try:

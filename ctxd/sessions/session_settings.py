@@ -98,7 +98,9 @@ def origin_of(settings: SessionSettings) -> SessionOrigin | None:
     )
 
 
-_HARNESS_LABELS: Final = frozenset({"harness", "native_session", "imported", "parser", "hidden", "handed_over"})
+_HARNESS_LABELS: Final = frozenset(
+    {"harness", "native_session", "imported", "parser", "hidden", "handed_over", "spawned_by"}
+)
 """Labels by which hooks, imports, hand-overs and ``ctx mcp`` identify the session of a harness."""
 
 

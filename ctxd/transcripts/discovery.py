@@ -74,6 +74,16 @@ class Transcript(NamedTuple):
     hidden: str = ""
     stored: StoredSession | None = None
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of its session that describe the source."""
+        labels = {"native_session": self.native[:256], "imported": str(self.file)[:1024]}
+        if self.is_spawned and self.parent:
+            labels["spawned_by"] = self.parent
+        if self.hidden:
+            labels["hidden"] = self.hidden
+        return labels
+
 
 def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Skipped]:
     """Yield the sources in a candidate; a database or a folder of opencode holds several."""

@@ -13,6 +13,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.records import Entry, Line, Record, args_object, as_text, decoded, record_of, records_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
@@ -92,6 +93,7 @@ class HookInput(NamedTuple):
     operation id of the start of the tool call. ``texts``: texts of the model before the call, each with its own
     operation id. ``response``: the output of the tool in the harness's own form.
     ``permissions``: the permissions in the input. ``kept``: the first messages that a compaction keeps in the window.
+    ``spawned_by``: the harness's own id of the session whose sub-agent it is, empty if the harness names none.
     """
 
     session: str
@@ -106,6 +108,7 @@ class HookInput(NamedTuple):
     response: object = None
     permissions: dict[str, Any] = {}
     kept: tuple[typed.Event, ...] = ()
+    spawned_by: str = ""
 
     @property
     def is_start(self) -> bool:
@@ -160,6 +163,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         cwd if cwd.startswith("/") and len(cwd) <= 4096 and "\0" not in cwd else "/",
         event,
         permissions={name: record[name] for name in _GRANTS if isinstance(record.get(name), str) and record[name]},
+        spawned_by=as_text(record.get("spawned_by")),
     )
     place: dict[str, Any] = {"at": at, "sidechain": as_text(record.get("agent_id")) or None}
     match event:
@@ -167,10 +171,8 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
             return _with_texts(harness, _start(found, record, place), record, place)
         case "PostToolUse" | "PostToolUseFailure":
             return _with_texts(harness, _tool(found, record, place), record, place)
-        case "UserPromptSubmit":
-            return _prompt(found, record, place)
-        case "Stop" | "SubagentStop":
-            return _response(found, record, place)
+        case _ if event in _MESSAGES:
+            return _MESSAGES[event](found, record, place)
         case "PostCompact":
             return _compaction(found, record, place)._replace(kept=tuple(_lines_of(harness, record, place)))
         case _ if event in _UNRECORDED:
@@ -195,6 +197,14 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     # codex accepts several prompts in one turn.
     native = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
     return found._replace(events=(prompt,), native=native)
+
+
+def _synthetic_text(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    id = as_text(record.get("part_id"))
+    event = typed.SystemEvent(
+        id=id or None, text=as_text(record.get("text")), kind=SYNTHETIC, meta=_rest(record, "text", "part_id"), **place
+    )
+    return found._replace(events=(event,), native=native_op_id(found.session, SYNTHETIC, id) if id else None)
 
 
 def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
@@ -282,6 +292,15 @@ def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookIn
         None if turn is None else native_op_id(found.session, "response", turn, place["sidechain"] or "", _digest(text))
     )
     return found._replace(events=(event,), native=key)
+
+
+_MESSAGES: Final = {
+    "UserPromptSubmit": _prompt,
+    "SyntheticText": _synthetic_text,
+    "Stop": _response,
+    "SubagentStop": _response,
+}
+"""Readers of the events that are one message of the conversation."""
 
 
 def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:

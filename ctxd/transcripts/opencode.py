@@ -23,6 +23,9 @@ from ctxd.transcripts.records import (
 )
 from ctxd_protocol import event_types as typed
 
+SYNTHETIC: Final = "synthetic"
+"""Kind of a text that opencode adds to the messages of the user."""
+
 _PART: Final = ("id", "sessionID", "messageID", "type")
 
 
@@ -144,7 +147,7 @@ def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict
     text, meta = as_text(part.get("text")), rest(part, *_PART, "text")
     match part.get("type"):
         case "text" if part.get("synthetic") or part.get("ignored"):
-            return [typed.SystemEvent(text=text, kind="synthetic", meta=meta, **common)]
+            return [typed.SystemEvent(text=text, kind=SYNTHETIC, meta=meta, **common)]
         case "text" if info.get("role") == "user":
             return [typed.PromptEvent(text=text, meta=meta, **common)]
         case "text":

@@ -83,6 +83,7 @@ def test_the_model_sees_a_long_output_cut_and_its_tools_know_the_context(
 
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HOK-17")
+@pytest.mark.requirement("HOK-20")
 @REAL
 def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: Running, tmp_path: Path) -> None:
     again = "Go on with it."
@@ -109,6 +110,9 @@ def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: R
     compacted = "post_compact" if harness == "codex" else "compaction"
     assert kinds.count(compacted) == 1
     assert kinds.index("response") < kinds.index(compacted) < len(kinds) - 1 - kinds[::-1].index("prompt")
+    if harness == "opencode":
+        # Its own "Continue if you have next steps" follows the summary.
+        assert kinds[kinds.index(compacted) + 1] == "synthetic"
     if harness == "claude":
         # The answer that it keeps behind the summary, and the last one.
         with connect_sync(daemon.socket) as ctxd:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import PromptEvent
+from ctxd_protocol.event_types import PromptEvent, SystemEvent
 from tests.client.running import Running
 from tests.spec.test_import import Record, commits, ctx, here, imported, text
 
@@ -165,6 +165,7 @@ def test_json_storage_of_opencode_has_its_ids_from_its_paths(
 
 
 @pytest.mark.requirement("IMP-3")
+@pytest.mark.requirement("HOK-21")
 @pytest.mark.parametrize("order", ["caller first", "agent first"])
 @pytest.mark.parametrize(("began", "before"), [(5, ""), (15, "s1"), (25, "s12"), (35, "s123")])
 def test_a_sub_agent_whose_call_is_gone_begins_at_the_time_of_its_start(
@@ -180,6 +181,8 @@ def test_a_sub_agent_whose_call_is_gone_begins_at_the_time_of_its_start(
         (tmp_path / f"{name}.json").write_text(json.dumps(documents[name]))
         imported(daemon, "opencode", tmp_path / f"{name}.json")
     assert told(client, here("opencode", agent)) == ["sa" if order == "agent first" else f"{before}sa"]
+    (spawned,) = client.session_list(label=f"spawned_by={here('opencode', caller)}").sessions
+    assert spawned.session == here("opencode", agent)
 
 
 def exported(id: str, created: int, prompts: dict[str, int], **info: str) -> Record:
@@ -228,6 +231,27 @@ def test_a_session_that_hooks_recorded_is_imported_once_it_is_paused_though_the_
     client.session_pause(session)
     assert imported(daemon, "opencode", tmp_path)["sessions"] == [session]
     assert "unseen" in "".join(text(client, commit) for commit in commits(client, session))
+
+
+@pytest.mark.requirement("HOK-20")
+def test_texts_that_opencode_adds_are_not_imported_again(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
+    source = Opencode(tmp_path / "opencode.db")
+    native = f"ses_{uuid4().hex[:20]}"
+    source.add("session", id=native, directory="/srv")
+    added = {"type": "text", "text": "go on", "synthetic": True}
+    source.message(native, f"{native}-a", "user", {"type": "text", "text": "first"}, added)
+    source.message(native, f"{native}-b", "user", added)
+    source.message(native, f"{native}-c", "user", {"type": "text", "text": "unseen", "synthetic": True})
+    session = here("opencode", native)
+    client.session_create("opencode", session=session, checkpoint="turn")
+    notices = [SystemEvent(text="go on", kind="synthetic")] * 2
+    client.session_append(session, events=[PromptEvent(text="first"), *notices])
+    client.session_pause(session)
+    imported(daemon, "opencode", tmp_path)
+    lines = [
+        text(client, commit.commit) for commit in commits(client, session).values() if commit.format == "opencode-v1"
+    ]
+    assert [sum(each.count(known) for each in lines) for known in ("first", "go on", "unseen")] == [0, 0, 1]
 
 
 @pytest.mark.requirement("IMP-6")

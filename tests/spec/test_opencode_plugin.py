@@ -147,3 +147,60 @@ def test_a_text_is_reported_once_though_a_sub_agent_ends_before_its_end(plugin: 
         plugin.said("I delegate."),
     )
     assert [kind for kind, _ in plugin.recorded(client)] == ["prompt", "response", "tool_call"]
+
+
+def notices(client: SyncClient, session: str) -> list[tuple[str, str]]:
+    """The kind and text of each notice, prompt and summary, without those of the start."""
+    events = [each.event for each in client.session_events(session).events]
+    return [
+        (each.get("kind") or each["event"], each.get("summary") or each["text"])
+        for each in events
+        if each["event"] in ("prompt", "system", "compaction") and each.get("kind") != "session_start"
+    ]
+
+
+@pytest.mark.requirement("HOK-20")
+def test_texts_that_opencode_adds_are_recorded_where_the_model_sees_them(plugin: Plugin, client: SyncClient) -> None:
+    def added(id: str, message: str, text: str, **members: Any) -> list[Call]:
+        info = {"id": message, "sessionID": plugin.native, "role": "user"}
+        part = {"id": id, "sessionID": plugin.native, "messageID": message, "type": "text", "text": text, **members}
+        return [
+            plugin.event("message.updated", info=info),
+            plugin.event("message.part.updated", part=part),
+            plugin.event("message.updated", info=info),
+        ]
+
+    # A fork copies its messages before its first prompt.
+    copies = added("prt_a", "msg_a", "copied") + added("prt_b", "msg_b", "copied too", synthetic=True)
+    plugin.play(
+        *copies,
+        plugin.prompt("msg_1", "first"),
+        *added("prt_1", "msg_1", "first"),
+        *added("prt_2", "msg_2", "Go on with the task.", synthetic=True),
+        *added("prt_3", "msg_3", "not for the model", synthetic=True, ignored=True),
+        ("experimental.session.compacting", {"sessionID": plugin.native}, {}),
+        plugin.said("the summary", "msg_4"),
+        *added("prt_5", "msg_5", "Continue if you have next steps.", synthetic=True),
+        *added("prt_6", "msg_6", "asked again after an overflow"),
+        plugin.event("session.compacted", sessionID=plugin.native),
+    )
+    assert notices(client, plugin.id) == [
+        ("synthetic", "by opencode itself"), ("prompt", "first"), ("synthetic", "Go on with the task."),
+        ("compaction", "the summary"), ("synthetic", "Continue if you have next steps."),
+        ("prompt", "asked again after an overflow"),
+    ]  # fmt: skip
+
+
+@pytest.mark.requirement("HOK-21")
+def test_the_session_of_a_sub_agent_names_its_caller(plugin: Plugin, client: SyncClient) -> None:
+    caller = plugin.native
+    begun = plugin.prompt("msg_1", "first")
+    plugin.native = f"{caller}-sub"
+    plugin.play(
+        begun,
+        plugin.event("session.created", info={"id": plugin.native, "parentID": caller}),
+        plugin.prompt("msg_2", "look into it"),
+    )
+    (spawned,) = client.session_list(label=f"spawned_by=opencode-{caller}").sessions
+    assert spawned.session == f"opencode-{caller}-sub"
+    assert "spawned_by" not in client.session_get(f"opencode-{caller}").session.labels
