@@ -55,6 +55,16 @@ export const CtxdPlugin = async ({ directory }) => {
     }
   }
 
+  function reportEnd(session, reason) {
+    if (!started.has(session)) return;
+    hook(session, "SessionEnd", { reason });
+    started.delete(session);
+  }
+
+  process.on("exit", () => {
+    for (const session of started) reportEnd(session, "exit");
+  });
+
   return {
     "chat.message": async (input, output) => {
       const id = output.message?.id ?? input.messageID;
@@ -119,6 +129,8 @@ export const CtxdPlugin = async ({ directory }) => {
         }
         summaries.delete(sessionID);
         reportHeldTexts(sessionID);
+        // The task of a sub-agent is over; another one resumes its session.
+        if (callers.has(sessionID)) reportEnd(sessionID, "idle");
       }
       if (event.type === "session.compacted") {
         const tail = tails.get(sessionID);

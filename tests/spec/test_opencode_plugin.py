@@ -110,6 +110,7 @@ def test_the_summary_of_a_compaction_is_one_and_keeps_the_prompts_from_its_tail_
         ("compaction", "the summary"), ("prompt", "third"), ("response", "third answer"),
         ("response", "fourth answer"),
     ]  # fmt: skip
+    client.session_resume(plugin.id)
     made = client.context_assemble(session=plugin.id, format="anthropic-messages", model="claude-sonnet-5")
     window = json.dumps(made.request)
     places = [window.find(text) for text in ("the summary", "second", "second answer", "third")]
@@ -155,7 +156,8 @@ def notices(client: SyncClient, session: str) -> list[tuple[str, str]]:
     return [
         (each.get("kind") or each["event"], each.get("summary") or each["text"])
         for each in events
-        if each["event"] in ("prompt", "system", "compaction") and each.get("kind") != "session_start"
+        if each["event"] in ("prompt", "system", "compaction")
+        and each.get("kind") not in ("session_start", "session_end")
     ]
 
 
@@ -192,6 +194,7 @@ def test_texts_that_opencode_adds_are_recorded_where_the_model_sees_them(plugin:
 
 
 @pytest.mark.requirement("HOK-21")
+@pytest.mark.requirement("HOK-22")
 def test_the_session_of_a_sub_agent_names_its_caller(plugin: Plugin, client: SyncClient) -> None:
     caller = plugin.native
     begun = plugin.prompt("msg_1", "first")
@@ -200,7 +203,17 @@ def test_the_session_of_a_sub_agent_names_its_caller(plugin: Plugin, client: Syn
         begun,
         plugin.event("session.created", info={"id": plugin.native, "parentID": caller}),
         plugin.prompt("msg_2", "look into it"),
+        plugin.event("session.idle", sessionID=plugin.native),
     )
     (spawned,) = client.session_list(label=f"spawned_by=opencode-{caller}").sessions
     assert spawned.session == f"opencode-{caller}-sub"
     assert "spawned_by" not in client.session_get(f"opencode-{caller}").session.labels
+    assert [ending(client, session) for session in (spawned.session, f"opencode-{caller}")] == ["idle", "exit"]
+
+
+def ending(client: SyncClient, session: str) -> str:
+    """The reason for the end of a session, which is paused."""
+    assert client.session_get(session).session.state == "paused"
+    last = client.session_events(session).events[-1].event
+    assert last["kind"] == "session_end"
+    return str(last["text"])
