@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from ctxd.terminal import OutputFailed, ReaderGone, cell
+from ctxd.terminal import OutputFailed, ReaderGone, cell, escape_unencodable
 
 FAILURE: Final = 1
 INTERRUPTED: Final = 130
@@ -131,6 +131,7 @@ def run(
         return report(
             Stop(FAILURE, "standard output is closed", hint="redirect it: >/dev/null", symbol="output_failed")
         )
+    escape_unencodable(sys.stdout)
     try:
         result = program.main(args=list(words), prog_name=name, standalone_mode=False)
         _flush()

@@ -4,6 +4,7 @@ Owns the decision about colour and the rule that control characters in content a
 move the cursor, set the title, or hide text. Content for a pipe is unchanged, byte for byte.
 """
 
+import io
 import json
 import os
 import re
@@ -45,6 +46,12 @@ class OutputFailed(Exception):
 def visible(text: str) -> str:
     """``text`` with every character that a terminal would interpret escaped, except tabs and line feeds."""
     return _UNSAFE.sub(_escape, text)
+
+
+def escape_unencodable(stream: TextIO) -> None:
+    """Make ``stream`` escape the characters that its encoding lacks, if it would refuse them."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict" and stream.encoding != "utf-8":
+        stream.reconfigure(errors="backslashreplace")
 
 
 def cell(text: str) -> str:

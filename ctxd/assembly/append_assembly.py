@@ -345,8 +345,8 @@ def _judged(
     *,
     is_same: bool,
 ) -> RepackOutcome:
-    """``new_part`` with the policy's decision; without one for text, and if nothing was added and the budget suffices,
-    which may have changed."""
+    """``new_part`` with the policy's decision; without one for text, and if nothing was added and the budget suffices
+    or is that of the last request."""
     request = next_request(live.assembly + 1, before.record, target)
     if target is None or moment is None or (is_same and not _exceeds(before, moment)):
         return skip_repack(new_part, request)
@@ -368,11 +368,14 @@ def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
 
 
 def _exceeds(kept: KeptWindow, moment: RequestConditions) -> bool:
-    """True if the newest request of ``kept`` exceeds the current budget."""
+    """True if the newest request of ``kept`` exceeds the current budget, which is smaller than its own."""
     most, record = moment.rules.budget_tokens, kept.record
     if most is None or record is None or record.window is None:
         return False
-    reserve = record.window.figures.reserve
+    reserve, limit = record.window.figures.reserve, record.window.figures.limit
+    if limit is not None and most >= limit:
+        # Its new content could not be cut further. A repeat must not remove it before the model has replied.
+        return False
     # A calibrated estimate includes the declarations of tools.
     return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most
 

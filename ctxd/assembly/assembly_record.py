@@ -46,8 +46,9 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Measures of a window, and the cost of its request.
 
     ``outside``, ``reply``: of the whole window, see ``measure_items``. ``history``: tokens of everything that the
-    session ever showed, uncut. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: given to
-    the policy, in tokens of items; ``before_bytes``: size of the last request; ``sent``, ``full``: tokens of this
+    session ever showed, uncut. Of a request: ``reserve``, None if its estimate is not calibrated; ``limit``: the tokens
+    that it was meant to stay within, also None in records of earlier versions; ``budget``: ``limit`` as the policy was
+    given it, in tokens of items; ``before_bytes``: size of the last request; ``sent``, ``full``: tokens of this
     request, and of one with the full history; ``read``, ``full_read``: the cached tokens among these; ``broken``: why
     less is cached than the last request.
     """
@@ -56,6 +57,7 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     reply: ContentMeasures = ContentMeasures()
     history: int = 0
     reserve: int | None = None
+    limit: int | None = None
     budget: int | None = None
     before_bytes: int = 0
     sent: int = 0

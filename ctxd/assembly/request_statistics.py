@@ -79,6 +79,7 @@ def _priced_figures(
     return msgspec.structs.replace(
         figures,
         reserve=judged.reserve,
+        limit=moment.rules.budget_tokens,
         budget=judged.budget_tokens,
         before_bytes=0 if stable_prefix is None or last is None else last.bytes,
         sent=sent,

@@ -19,7 +19,7 @@ from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
-from ctxd.cli.revisions import moment_ms
+from ctxd.cli.revisions import past_ms
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
@@ -402,11 +402,12 @@ def resolve(run: Invocation, principal: str) -> None:
     owner, at, time = principal.rpartition("@")
     if not at:
         raise Stop(USAGE, f"{principal!r} names no time", hint="write PRINCIPAL@TIME, such as uid:1000@2h")
-    when = instant(moment_ms(time.removeprefix("{").removesuffix("}"), SystemClock().wall_ms()))
+    past = past_ms(time.removeprefix("{").removesuffix("}"), SystemClock().wall_ms())
+    when = None if past is None else instant(past)
     with run.client() as client:
         found = client.commit_resolve(principal=owner or None, at=when).commit
     if found is None:
-        message = f"no commit of {owner or 'the caller'} at or before {when}"
+        message = f"no commit of {owner or 'the caller'} at or before {when or 'now'}"
         raise Stop(NOT_FOUND, message, hint="ctx log --all lists commits", symbol="commit_not_found")
     if run.screen.as_json:
         run.screen.document(found)

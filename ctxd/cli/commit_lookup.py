@@ -13,7 +13,7 @@ from typing import Final, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
-from ctxd.cli.revisions import is_revision, moment_ms, parse
+from ctxd.cli.revisions import is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
@@ -178,7 +178,8 @@ def _by_time(client: SyncClient, text: str) -> Commit:
     moment = moment.removeprefix("{").removesuffix("}")
     if not moment:
         raise Stop(USAGE, f"{text!r} names no time", hint=_FORMS)
-    at = instant(moment_ms(moment, SystemClock().wall_ms()))
+    past = past_ms(moment, SystemClock().wall_ms())
+    at = None if past is None else instant(past)
     scopes: list[_Scope] = [{"session": owner}, {"principal": owner}] if owner else [{}]
     for scope in scopes:
         # The name is looked up as a session first, else it is a principal.
@@ -187,7 +188,7 @@ def _by_time(client: SyncClient, text: str) -> Commit:
                 return found
     who = owner or "you"
     hint = "choose a later time; ctx log lists commits"
-    raise Stop(NOT_FOUND, f"no commit of {who} at or before {at}", hint=hint, symbol="commit_not_found")
+    raise Stop(NOT_FOUND, f"no commit of {who} at or before {at or 'now'}", hint=hint, symbol="commit_not_found")
 
 
 def instant(ms: int) -> str:

@@ -51,7 +51,7 @@ def _all(run: Invocation) -> list[Finding]:
         found.append(ok("settings", "all valid"))
     except ConfigError as error:
         found.append(fail("settings", str(error), "correct it: the daemon does not start with it"))
-    named = run.socket or os.environ.get("CTXD_SOCKET")
+    named = run.socket or os.environ.get("CTXD_SOCKET") or None
     if named is None and config is not None and config.origins["socket"].startswith("file"):
         named = str(config.socket)
     path = find_socket(named).path

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.cli.revisions import Revision, is_revision, moment_ms, parse
+from ctxd.cli.revisions import Revision, is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session, sessions
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
@@ -105,8 +105,8 @@ def times_of(
     if text is not None and is_revision(text):
         found = locate(client, text, default)
         session, at = found.session, times(client, found)
-    elif text is not None:
-        at["valid_time"] = moment_ms(text, SystemClock().wall_ms())
+    elif text is not None and (moment := past_ms(text, SystemClock().wall_ms())) is not None:
+        at["valid_time"] = moment
     if tx is not None:
         if "tx" in at:
             raise Stop(USAGE, f"{text!r} and --tx both name a journal sequence", hint="leave one of them out")

@@ -75,7 +75,7 @@ def parse(text: str, now_ms: int) -> Revision:
     return Revision(
         session=session or None,
         turn=None if turn is None else int(turn),
-        valid_time=None if at is None else moment_ms(at, now_ms),
+        valid_time=None if at is None else past_ms(at, now_ms),
         back=None if back is None else int(back or 1),
         literal=literal,
     )
@@ -84,6 +84,12 @@ def parse(text: str, now_ms: int) -> Revision:
 def is_revision(text: str) -> bool:
     """True if ``text`` is a revision, in an argument that may also be a time or a number."""
     return "@" in text or text.startswith("ctx-")
+
+
+def past_ms(text: str, now_ms: int) -> int | None:
+    """As ``moment_ms``, but None for ``now``, which includes everything recorded: valid times are ahead of a clock that
+    was set back."""
+    return None if text.strip().lower() == "now" else moment_ms(text, now_ms)
 
 
 def moment_ms(text: str, now_ms: int) -> int:

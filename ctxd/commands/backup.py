@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from ctxd.commands.common_options import (
+    AbsolutePath,
     config_option,
     json_option,
     show,
@@ -18,7 +19,7 @@ from ctxd.formatting import count
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=AbsolutePath())
 @json_option
 @state_dir_option
 @config_option

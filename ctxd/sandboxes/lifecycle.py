@@ -74,7 +74,8 @@ class Lease:
         """Resume the lease of a sandbox that was registered before."""
         left = float(registration.grace_s)
         if registration.expires_at is not None:
-            left = (registration.expires_at - clock.wall_ms()) / 1000
+            # Not longer than it lasts, also if the clock was ahead when it was written.
+            left = min(registration.ttl_s or math.inf, (registration.expires_at - clock.wall_ms()) / 1000)
         return cls(clock.monotonic() + max(left, RESTART_GRACE_S), by_time=registration.ttl_s is not None)
 
     def expires_at(self, registration: Registration, clock: Clock) -> int | None:
@@ -83,8 +84,8 @@ class Lease:
             return None
         ends = clock.wall_ms() + round(1000 * (self.ends - clock.monotonic()))
         written = registration.expires_at
-        # Exactly the acknowledged time, unless a restart has postponed it.
-        return ends if written is None or ends > written + 1000 else written
+        # Exactly the acknowledged time, unless a restart has postponed it, or the clock was set.
+        return ends if written is None or abs(ends - written) > 1000 else written
 
     def hold(self, connection: int) -> None:
         """Make the lease last as long as ``connection``."""

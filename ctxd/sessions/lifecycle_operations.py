@@ -81,9 +81,11 @@ class LifecycleOperations(OperationGroup):
                 outcome="not_applied",
             )
         session = f"s-{random.token_hex(8)}" if params.session is None else params.session
-        settings = await self._begun_settings(actor, params, like, continues)
         kept = kept_result(request, CreatedSession(session))
-        made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
+        # A client may send calls of the new session before the reply: they wait for its settings.
+        async with self.sessions.loading(session):
+            settings = await self._begun_settings(actor, params, like, continues)
+            made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
         if isinstance(made, Replay):
             return await self.created_again(made)
         live, pending = made

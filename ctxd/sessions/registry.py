@@ -5,7 +5,7 @@ A session is loaded once, however many callers need it at the same time, and evi
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -183,18 +183,25 @@ class Sessions:
         if live is not None and session not in self._loading:
             self._live.move_to_end(session)
             return live
+        async with self.loading(session):
+            while (live := self._live.get(session)) is None:
+                self._outdated.discard(session)
+                if self.store.is_purging():
+                    await self.store.wait_for_writes()
+                loaded = await self.as_of(session)
+                # The session may have been created meanwhile, or the loaded state may be out of date.
+                if session not in self._live and session not in self._outdated:
+                    self._admit(loaded)
+            return live
+
+    @asynccontextmanager
+    async def loading(self, session: str) -> AsyncIterator[None]:
+        """While it is held, ``live`` of ``session`` waits: it is being loaded, or created by a call that came before.
+        Cancel: safe."""
         lock = self._loading.setdefault(session, SessionLock())
         try:
             async with lock:
-                while (live := self._live.get(session)) is None:
-                    self._outdated.discard(session)
-                    if self.store.is_purging():
-                        await self.store.wait_for_writes()
-                    loaded = await self.as_of(session)
-                    # The session may have been created meanwhile, or the loaded state may be out of date.
-                    if session not in self._live and session not in self._outdated:
-                        self._admit(loaded)
-                return live
+                yield
         finally:
             if lock.free:
                 self._loading.pop(session, None)

@@ -11,7 +11,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.session_types import Message
-from tests.programs import start
+from tests.programs import run, start
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -70,3 +70,27 @@ def test_nothing_is_lost_doubled_or_out_of_order_when_the_clock_jumps(tmp_path: 
         for time, _, text in versions:
             assert client.object_get(object, valid_time=time).object.payload["content"] == text
     assert all(one.seq < next.seq and one.vt <= next.vt for one, next in pairwise(receipts) if one and next)
+
+
+@pytest.mark.requirement("CLI-11", "REV-1")
+def test_now_includes_everything_recorded_before_the_clock_was_set_back(tmp_path: Path) -> None:
+    (tmp_path / "ahead").write_text(str(2 * HOUR_MS))
+    file = tmp_path / "notes.txt"
+    with daemon(tmp_path, signal.SIGTERM) as client:
+        client.session_create("a", session="s", workdir=str(tmp_path))
+        for text in ("first", "second"):
+            client.session_append("s", [Message(role="user", content=text)])
+            file.write_text(text)
+            client.file_index("s", str(file))
+            newest = client.context_current(session="s").context_id
+        (tmp_path / "ahead").write_text("0")
+
+        def printed(*words: str) -> str:
+            ran = run("ctx", (*words, "--socket", str(tmp_path / "ctxd.sock")))
+            assert ran.returncode == 0, ran.stderr
+            return ran.stdout
+
+        assert printed("resolve", "@now").strip() == printed("log", "s@now", "-q").split()[0] == newest
+        assert printed("object", "as-of", str(file), "now", "-s", "s") == "second"
+        assert "turns     2\n" in printed("session", "show", "s@{now}")
+        assert "turns     2\n" in printed("session", "show", "s@{ Now }")

@@ -162,7 +162,7 @@ CTX-2 | Paths are shown as the agent sees them. | spec 4.1
 CTX-3 | No content, name or message can forge a structural line: rendered text can always be parsed back exactly. | ctxd
 CTX-4 | Every block states its reason, its tokens and the version it shows: of the object, of the chat for a message, of the session for the metadata pool. | ctxd
 CTX-5 | Every assembly is recorded and can be rendered again byte for byte, also after a restart. | ctxd
-CTX-6 | An unchanged repeat returns the recorded assembly and writes nothing. | ctxd
+CTX-6 | An unchanged repeat returns the recorded assembly and writes nothing, also if it exceeds the budget. | ctxd
 CTX-7 | The result states how many leading bytes equal the previous assembly. | ctxd
 CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
 CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. So is a file that is too large, or binary and not kept; its line has a mark, a request's update also the size, and `context.why` the reason. | ctxd
@@ -268,7 +268,7 @@ RPC-3 | A method that a connection may not call is reported as an unknown method
 RPC-4 | Every write with an `op_id` that changes something is applied once; a resend gets the first result, and a resend with other parameters is refused; after a purge of what the call wrote, one of another method or session is refused, as the digest of the parameters is erased too. A call that changed nothing is not recorded, and its resend is executed again. | ctxd
 RPC-5 | A request can be cancelled, and ends at its deadline. | ctxd
 RPC-6 | `rpc.discover` returns the checked-in OpenRPC document, and a breaking change fails a test. | ctxd
-RPC-7 | The calls of one session take effect in the order they arrive. | ctxd
+RPC-7 | The calls of one session take effect in the order they arrive; those that arrive while it is being created wait for it, unless it begins with the context of another session. | ctxd
 RPC-8 | Frames, depth, batches and requests in flight are bounded, and the bounds are published. | ctxd
 RPC-9 | Connections are scheduled round robin, one slice each, bounded in lines and in time, regardless of content: blank lines, stray responses and malformed lines cost as much as calls. While several connections write, each has a window of undecided writes. While a connection of the host is interactive (it sends each call after the reply to the previous one), its call starts at once, and slices and windows of the other connections are smaller; an interactive sandbox affects only other sandboxes in this way. A flood at most doubles the latency of others: the figures are `isolation` and `flood` of `python -m bench`. | ctxd
 RPC-10 | Parameters are closed: an unknown member is refused at every level, as are a user message without content and a number that is not finite. | ctxd
@@ -320,7 +320,7 @@ SVC-9 | No log contains client data or file content, whatever the failure: error
 BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, even by SIGKILL, it is at the same path with the same permissions. | ctxd
 BOX-2 | On a sandbox's socket, methods that were not granted do not exist; the registration of sandboxes never does. | ctxd
 BOX-3 | For a sandbox, every method treats sessions of others as nonexistent. | ctxd
-BOX-4 | A sandbox lasts as long as its harness's connection plus a grace period, or for a fixed time; then its socket, connections and directory are removed, and its sessions remain. A release that cannot be written changes nothing. | ctxd
+BOX-4 | A sandbox lasts as long as its harness's connection plus a grace period, or for a fixed time, also if the clock is set back; then its socket, connections and directory are removed, and its sessions remain. A release that cannot be written changes nothing. | ctxd
 BOX-5 | A sandbox that exceeds its quota is refused with `quota_exceeded` and a retry time; other sandboxes are not affected. | ctxd
 BOX-6 | The current context is the same by call, in the file, in CBOR and from `ctx current`. | spec 3
 BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, nor onto a file system mounted below one. A link resolves as it does in the sandbox. A file that the mounts no longer contain is not read, even if the session indexed it before. | ctxd
@@ -352,7 +352,7 @@ CLI-6 | `ctx current` prints the id of the current context, or prints nothing (w
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and `ctx uninstall git` restores them. A link among the hooks is never written through. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
 CLI-10 | Without a session argument, a command uses `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. A session that is paused and has no turn, such as an imported one, is a default only if no other session is open, and then only by its working directory. A command that would read or continue the newest commit is refused if several sessions could be meant. | ctxd
-CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. | ctxd
+CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. `now` includes everything recorded, also if the clock was set back since. | ctxd
 CLI-12 | The shell completes ids and paths from the daemon; completion waits at most 200 ms for it. | ctxd
 CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one event, and the file is not changed. | ctxd
 CLI-14 | Nouns agree in number with the counts before them: "1 file", "2 files". | ctxd

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -301,6 +302,25 @@ def test_calls_of_a_session_take_effect_as_they_arrive_also_behind_those_that_re
     assert seqs == sorted(set(seqs))
     chat = [message["content"] for turn in s.chat().turns for message in turn["messages"]]
     assert chat == [f"m{number}" for number in range(12)]
+
+
+@pytest.mark.requirement("RPC-7")
+def test_calls_of_a_session_that_is_being_created_wait_for_it(daemon: Running, tree: Path) -> None:
+    for _ in range(5):
+        session = f"s-{uuid4().hex}"
+        message = {"role": "user", "content": "first"}
+        with plain(daemon.socket) as wire:
+            created, appended, _, refused = pipelined(
+                wire,
+                [
+                    ("session.create", {"agent": "a", "session": session, "workdir": str(tree)}),
+                    ("session.append", {"session": session, "messages": [message]}),
+                    ("session.create", {"agent": "a", "session": session}),
+                    ("session.append", {"session": f"{session}-none", "messages": [message]}),
+                ],
+            )
+        assert appended["result"]["receipt"]["seq"] > created["result"]["receipt"]["seq"]
+        assert refused["error"]["data"]["code"] == "session_not_found"
 
 
 @pytest.mark.requirement("RPC-7")

@@ -321,3 +321,20 @@ def test_a_repeated_request_has_the_plan_of_the_budget_that_holds_now(s: SyncSes
     again = request(s)
     assert (again.number, again.request) == (made.number, made.request)
     assert (made.plan.budget_tokens, again.plan.budget_tokens) == (8_000, 9_000)
+
+
+@pytest.mark.requirement("CTX-6")
+def test_a_repeated_request_that_exceeds_its_budget_is_the_same(s: SyncSession, tree: Path) -> None:
+    """The model has not replied to the new files, whose shortest forms together exceed the budget."""
+    s.configure(budget_tokens=20_000)
+    s.user("word " * 9_600)
+    s.assistant("ok")
+    request(s)
+    for number in range(100):
+        (tree / f"f{number}").write_text(f"CONTENT{number} " + "abc " * 170)
+        s.read(f"f{number}")
+    made, repeated = request(s), request(s)
+    assert made.plan.over_by > 0 and text_of(made).count("CONTENT") == 100
+    assert (repeated.context_id, repeated.receipt) == (made.context_id, None)
+    s.configure(budget_tokens=15_000)
+    assert request(s).tokens < 15_000

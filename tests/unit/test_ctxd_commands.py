@@ -71,6 +71,7 @@ def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
     for words, code, told in (
         (("verify", "--state-dir", none), 10, f"there is no state in {none}; name another: --state-dir PATH"),
         (("run", "--state-dir", ""), 64, "Invalid value for '--state-dir': an empty path; see ctxd run --help"),
+        (("backup", ""), 64, "Invalid value for 'DIRECTORY': an empty path; see ctxd backup --help"),
         (("run", "--config", "/dev/null"), 78, "/dev/null: not a regular file; name one with --config"),
         (("restore", some), 64, "Missing option '--state-dir'; see ctxd restore --help"),
         (("restore", some, "--state-dir", none), 10, "has no manifest.json; name a backup's directory"),

@@ -30,7 +30,7 @@ HOUR = 3_600_000
         ("s1@~1", Revision(session="s1", back=1)),
         ("s1@12~2", Revision(session="s1", turn=12, back=2)),
         ("@{2 hours ago}", Revision(valid_time=NOW - 2 * HOUR)),
-        ("@{now}~1", Revision(valid_time=NOW, back=1)),
+        ("@{now}~1", Revision(back=1)),
         ("s1@{1700000000123}", Revision(session="s1", valid_time=1_700_000_000_123)),
         ("ctx-1a2b3c4d", Revision(context="ctx-1a2b3c4d", literal=True)),
         ("ctx-1a2b3c4d5e6f7a8b", Revision(context="ctx-1a2b3c4d5e6f7a8b", literal=True)),
@@ -96,8 +96,8 @@ def test_a_written_revision_is_read_as_it_was_meant(
     found = parse(f"{session or ''}@{moment}{'' if back is None else f'~{back}'}", NOW)
     assert (found.session, found.back, found.context) == (session, back, None)
     assert found.turn == (at if isinstance(at, int) else None)
-    assert found.valid_time == (moment_ms(at, NOW) if isinstance(at, str) else None)
-    assert found.is_now == (at is None and back is None)
+    assert found.valid_time == (moment_ms(at, NOW) if isinstance(at, str) and at != "now" else None)
+    assert found.is_now == (at in (None, "now") and back is None)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from ctxd import formatting
 from ctxd.terminal import _UNSAFE, Screen, cell, visible, wants_colour
+from tests.programs import run
 from tests.unit.cli.conftest import process, terminal
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp.exe\ud800\r\x7f\u200b\ttab\n"
@@ -97,3 +98,10 @@ def test_the_unsafe_set_has_every_control_character_but_tab_and_line_feed():
 def test_a_time_beyond_the_year_9999_is_shown_as_its_number():
     assert formatting.moment(253_402_300_799_000) == "9999-12-31 23:59:59.000Z"
     assert formatting.moment(253_402_300_800_000) == "253402300800000 ms after 1970"
+
+
+@pytest.mark.requirement("CLI-2")
+def test_characters_that_the_locale_cannot_encode_are_escaped(tmp_path):
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONIOENCODING": "ascii"}
+    done = run("ctx", ("doctor", "--socket", str(tmp_path / "none")), env=env)
+    assert "\\u2717 socket file" in done.stdout and "Traceback" not in done.stderr

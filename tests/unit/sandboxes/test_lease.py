@@ -50,6 +50,8 @@ def test_a_connections_lease_ends_its_grace_after_it():
         ({"grace_s": 90}, 90),
         ({"grace_s": 0, "ttl_s": 600, "expires_at": 1_000_000 + 400_000}, 400),
         ({"grace_s": 0, "ttl_s": 600, "expires_at": 1_000_000 - 400_000}, RESTART_GRACE_S),
+        # The clock was ahead when it was registered.
+        ({"grace_s": 0, "ttl_s": 600, "expires_at": 1_000_000 + 7_200_000}, 600),
     ],
 )
 def test_a_restart_leaves_time_to_renew(settings, left):
@@ -67,6 +69,13 @@ def test_the_time_that_was_acknowledged_is_the_one_that_is_told():
     assert lease.expires_at(box, clock) is None
     late = Lease.after_restart(registration(grace_s=0, ttl_s=1, expires_at=1), clock)
     assert late.expires_at(registration(grace_s=0, ttl_s=1, expires_at=1), clock) == clock.wall + 30_000
+
+
+@pytest.mark.requirement("BOX-4")
+def test_the_end_that_is_reported_follows_a_clock_that_was_set_back():
+    clock = Clock()
+    box = registration(grace_s=0, ttl_s=600, expires_at=1_000_000 + 7_200_000)
+    assert Lease.after_restart(box, clock).expires_at(box, clock) == clock.wall + 600_000
 
 
 def test_an_id_is_short_and_has_eighty_bits():
