@@ -244,10 +244,10 @@ class Indexer:
         self.visibility.confine(mounts)
         head = await self.versions.newest(id)
         if head is None:
-            raise CtxdError("object_not_found", f"no object id={id}")
+            raise CtxdError("object_not_found", f"no object {id}")
         source = head.document.source
         if source is None:
-            raise CtxdError("content_unavailable", f"object id={id} has no source to read")
+            raise CtxdError("content_unavailable", f"object {id} has no source to read")
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
     async def confirms(self, mounts: MountTable, document: Document) -> bool:

@@ -38,7 +38,7 @@ def resolve(state: SessionState, session: str, text: str, kind: ContentKind | No
     if not found:
         raise CtxdError(
             "not_in_index",
-            f"no {_NOUNS[kind]} id={text} in the index of session {session}",
+            f"no {_NOUNS[kind]} {text} in the index of session {session}",
             hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
         )
     if len(found) > 1:

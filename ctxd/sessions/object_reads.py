@@ -324,7 +324,7 @@ def not_found(text: str) -> CtxdError:
         f"object.list lists the objects of a session. Name the session to shorten an id to {PREFIX_CHARS_MIN} or more "
         "characters."
     )
-    return CtxdError("object_not_found", f"no object id={text}", hint=hint)
+    return CtxdError("object_not_found", f"no object {text}", hint=hint)
 
 
 def _label(viewer: Viewer, text: str, stored: Stored | None) -> str:

@@ -281,5 +281,5 @@ async def _says_something(store: VersionStore, id: str) -> bool:
             break
         after = (page[-1].valid_time, page[-1].tx)
     if not seen:
-        raise CtxdError("object_not_found", f"no object id={id}", outcome="not_applied")
+        raise CtxdError("object_not_found", f"no object {id}", outcome="not_applied")
     return False

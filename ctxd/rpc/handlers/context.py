@@ -108,7 +108,7 @@ class ContextCalls:
         live = await self._sessions.live(params.session)
         id = resolve(live.state, params.session, params.object)
         if caller.is_confined and await self._sessions.visibility.hidden(live, [id]):
-            message = f"no object id={params.object} in the index of session {params.session}"
+            message = f"no object {params.object} in the index of session {params.session}"
             raise CtxdError("not_in_index", message, hint="Give an id from object.list.")
         found = await explain(live, id, self._archive)
         return Accepted(live.barrier, lambda _: found)

@@ -246,7 +246,7 @@ def test_a_path_of_no_object_is_told_by_the_path_that_was_typed(real, session):
     ran = real("object", "cat", "/w/none.py")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("ctx: no object for the file /w/none.py; ctx object ls lists known objects")
-    assert "no object id=none.py" in real("object", "cat", "none.py").err
+    assert "no object none.py" in real("object", "cat", "none.py").err
 
 
 def test_a_diff_is_one_that_patch_takes_whatever_ends_the_lines(real, running, session):

@@ -95,7 +95,7 @@ async def test_a_time_before_an_objects_first_version_is_told_apart_from_an_obje
             with pytest.raises(CtxdError, match="had no version at sequence") as caught:
                 await w.call("object.get", object="call-1", session=session, tx=made.receipt.seq)
             assert caught.value.code == "object_not_found"
-        with pytest.raises(CtxdError, match="no object id=call-2"):
+        with pytest.raises(CtxdError, match="no object call-2"):
             await w.call("object.get", object="call-2", tx=made.receipt.seq)
 
 
