@@ -267,7 +267,7 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
         shown = client.commit_show(found.commit)
         delta = ""
         if content and not run.screen.as_json and found.artifact_ref:
-            delta = str(_content(client, found.commit, found.commit, _NARRATIVE)[0])
+            delta = _messages(client, found.commit)
     if run.screen.as_json:
         run.screen.document({"commit": shown.commit, "children": shown.children})
         return
@@ -284,6 +284,14 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
     if delta:
         screen.line()
         screen.content(delta)
+
+
+def _messages(client: SyncClient, commit: str) -> str:
+    """The content that ``commit`` adds, as text without the title, which is for an agent that continues it."""
+    from ctxd.formats.narrative_v1 import TITLE
+
+    content, made = _content(client, commit, commit, _NARRATIVE)
+    return str(content).removeprefix(TITLE).removeprefix("\n") if made.format == _NARRATIVE else str(content)
 
 
 def _is_commit(client: SyncClient, id: str) -> bool:

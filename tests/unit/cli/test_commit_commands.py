@@ -235,6 +235,8 @@ def test_a_commit_is_shown_with_its_messages(real, chain):
     for text in (f"commit {one}", "learned one", f"child:     {two}", f"child:     {side}", LINES):
         assert text in told
     assert "two" not in told
+    assert "\n\n## User\n\none\n" in told and "earlier session" not in told
+    assert "earlier session" in real("context", "--commit", one).out
     assert "one" not in real("show", one, "--no-content").out.replace("learned one", "").replace("none", "")
     assert real("annotate", "-m", "better", one).out.strip().endswith("better")
     assert real("show", one, "--json").json["commit"]["summary"] == "better"
