@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+import msgspec
 from msgspec.structs import fields
 
 from ctxd.formatting import clause
@@ -14,7 +15,9 @@ COMMANDS: Final = {
     "daemon.status": "status",
     "session.create": "session new",
     "session.list": "session ls",
-    "session.get": "session show",
+    "session.get": "session show {session}",
+    "session.chat": "session chat {session}",
+    "session.export": "session export {session}",
     "session.pause": "session pause",
     "session.resume": "session resume",
     "session.restore": "session restore",
@@ -26,17 +29,38 @@ COMMANDS: Final = {
     "session.pin": "pin",
     "session.unpin": "unpin",
     "session.notices": "watch",
-    "object.get": "object cat",
-    "object.history": "object history",
+    "object.get": "object cat {object}",
+    "object.history": "object history {object}",
     "object.list": "object ls",
+    "object.purge": "purge {object}",
+    "object.query": "query",
+    "object.scan": "scan",
     "context.assemble": "context",
     "context.current": "current",
+    "context.list": "context {session} --list",
+    "commit.checkpoint": "checkpoint",
+    "commit.show": "show {commit}",
+    "commit.history": "log {commit}",
     "commit.list": "log",
+    "commit.materialize": "materialize {commit}",
+    "commit.annotate": "annotate",
+    "commit.tag": "tag",
+    "artifact.put": "artifact put",
+    "artifact.get": "artifact get {artifact}",
+    "artifact.stat": "artifact stat {artifact}",
     "artifact.list": "artifact ls",
+    "artifact.tag": "artifact tag",
+    "artifact.gc": "artifact gc",
+    "artifact.fsck": "artifact fsck",
+    "epoch.show": "epoch show {session}",
+    "search.query": "search",
+    "tracker.list": "tracker ls",
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }
-"""Command for each method; any other method is called with ``ctx rpc``."""
+"""Command for each method, with the parameters that it uses in braces; any other method is called with ``ctx rpc``."""
+
+_PARAMETER: Final = re.compile(r" \{(\w+)\}")
 
 _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])(?: with (\{[^{}]*\}))?")
 
@@ -47,9 +71,11 @@ def in_commands(remedy: str) -> str:
 
 
 def _command(method: str, params: str | None) -> str:
-    """The command for ``method``, with the ``params`` from the remedy."""
+    """The command for ``method``, with the ``params`` from the remedy, a JSON object."""
     if method in COMMANDS:
-        return f"ctx {COMMANDS[method]}"
+        given = msgspec.json.decode(params) if params else {}
+        words = _PARAMETER.sub(lambda found: f" {given[found[1]]}" if found[1] in given else "", COMMANDS[method])
+        return f"ctx {words}"
     if params:
         return f"ctx rpc {method} '{params}'"
     required = ", ".join(f'"{each.name}": …' for each in fields(METHODS[method].params) if each.required)

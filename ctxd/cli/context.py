@@ -9,6 +9,7 @@ import msgspec
 
 from ctxd.cli.commit_lookup import located_commit
 from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.context_list import list_assemblies
 from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_lookup import object_id
@@ -60,9 +61,12 @@ class _Options(NamedTuple):
     model: str | None
     why: str | None
     is_recorded: bool
+    is_list: bool
 
     def require_compatible(self) -> None:
         """Check that no option would be ignored. Raises: ``Stop``."""
+        if self.is_list and any(each is not None and each is not False for each in self[:-1]):
+            raise Stop(USAGE, "--list excludes all other options but --json", hint="leave them out")
         past = self.turn is not None or self.number is not None
         made = (self.diff, self.plan, self.form, self.why)
         if past + sum(each is not None for each in made) > 1:
@@ -79,7 +83,7 @@ class _Options(NamedTuple):
     def key(self, client: SyncClient, found: Located) -> AssemblyKey:
         """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
         key = assembly(client, found)
-        if key and any(each is not None for each in self[1:-1]):
+        if key and any(each is not None for each in self[1:-2]):
             reason = ": --why explains the newest window" if self.why is not None else ""
             message = f"a moment of a session excludes all options but --text{reason}"
             raise Stop(USAGE, message, hint=f"write {found.session}")
@@ -95,7 +99,8 @@ class _Options(NamedTuple):
     examples="ctx context\nctx context s1 --text | less\nctx context s1@3\nctx context @~1\n"
     "ctx context 's1@{2 hours ago}'\nctx context ctx-1a2b3c4d --text\nctx context s1 --diff @3 @~1\n"
     "ctx context s1 --plan 8000\nctx context s1 --why call_1\n"
-    "ctx context --commit HEAD\nctx context s1 --format anthropic-messages --model claude-sonnet-5",
+    "ctx context --commit HEAD\nctx context s1 --list\n"
+    "ctx context s1 --format anthropic-messages --model claude-sonnet-5",
 )
 @revision_argument
 @click.option("--text", "as_text", is_flag=True, help="Print the text of the context, unchanged if piped.")
@@ -108,6 +113,7 @@ class _Options(NamedTuple):
 @click.option("--record", "is_recorded", is_flag=True, help="Record the request, as a harness's own call does.")
 @click.option("--why", metavar="ID|PATH", help="Explain why an object is or is not in the newest window, since when.")
 @click.option("--commit", metavar="COMMIT", help="Print the context of a commit as text; a commit id as REV does too.")
+@click.option("--list", "is_list", is_flag=True, help="List the recorded assemblies of the session.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="List objects that a budget would drop.")
 @common
 def context(
@@ -124,6 +130,7 @@ def context(
     why: str | None,
     is_recorded: bool,
     commit: str | None,
+    is_list: bool,
 ) -> None:
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
@@ -136,7 +143,7 @@ def context(
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
     cache and begins a context epoch. To see a request that the model received, name a turn or an assembly.
     """
-    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded)
+    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded, is_list)
     options.require_compatible()
     if commit is not None and (revision is not None or any(options)):
         raise Stop(USAGE, "--commit excludes REV and all options but --json", hint="leave them out")
@@ -151,6 +158,9 @@ def context(
         if diff is not None and revision is None:
             _diff(run, client, None, *diff)
             return
+        if is_list:
+            list_assemblies(run, client, session_id(client, revision))
+            return
         found = locate(client, revision)
         id, key = found.session, options.key(client, found)
         if form is not None:
@@ -162,11 +172,7 @@ def context(
         elif diff is not None:
             _diff(run, client, id, *diff)
         elif plan is not None:
-            planned = client.context_plan(id, budget_tokens=_tokens(plan)).plan
-            if run.screen.as_json:
-                run.screen.document(planned)
-            else:
-                _show_plan(run, planned, labels_of(client, id, [each.object for each in planned.dropped]))
+            _show_planned(run, client, id, _tokens(plan))
         else:
             _show_seen(run, client, id, key, layout, as_text=as_text)
 
@@ -344,6 +350,14 @@ def _start(block: Block) -> str:
     elif head.startswith("CHAT_MESSAGE role="):
         head = head.removeprefix("CHAT_MESSAGE role=") + ":"
     return f"{head} {rest}"[:80].strip().replace("\n", " ")
+
+
+def _show_planned(run: Invocation, client: SyncClient, session: str, budget_tokens: int | None) -> None:
+    planned = client.context_plan(session, budget_tokens=budget_tokens).plan
+    if run.screen.as_json:
+        run.screen.document(planned)
+    else:
+        _show_plan(run, planned, labels_of(client, session, [each.object for each in planned.dropped]))
 
 
 def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> None:

@@ -295,13 +295,20 @@ def test_a_time_before_the_first_version_of_a_file_names_the_file_and_that_versi
 
 
 @pytest.mark.requirement("CLI-2")
-def test_a_remedy_that_is_a_method_without_a_command_names_the_parameters_it_needs(
-    daemon: Running, lived: SyncSession
-) -> None:
+def test_a_remedy_names_the_command_that_lists_the_assemblies_of_a_session(daemon: Running, lived: SyncSession) -> None:
     done = ctx(daemon, "context", lived.id, "--turn", "9")
     assert done.returncode == 3
-    listing = f"""ctx rpc context.list '{{"session": "{lived.id}"}}' lists all\n"""
-    assert done.stderr.endswith(listing)
+    command = f"ctx context {lived.id} --list"
+    assert done.stderr.endswith(f"; {command} lists all\n")
+    listed = ctx(daemon, *shlex.split(command)[1:])
+    head, *rows = listed.stdout.splitlines()
+    assert head.split() == ["NUMBER", "TURN", "TIME", "TOKENS", "FORMAT", "CONTEXT"]
+    assert [row.split()[:2] for row in rows] == [["1", "1"], ["2", "2"]]
+    items = json.loads(ctx(daemon, "context", lived.id, "--list", "--json").stdout)["items"]
+    assert [(each["number"], each["turn"], each["format"]) for each in items] == [(1, 1, None), (2, 2, None)]
+    for words in (["--turn", "1"], ["--text"], ["--plan"], ["--commit", "HEAD"]):
+        assert ctx(daemon, "context", lived.id, "--list", *words).returncode == 2
+    assert ctx(daemon, "context", f"{lived.id}@1", "--list").returncode == 2
 
 
 @pytest.mark.requirement("CLI-2")

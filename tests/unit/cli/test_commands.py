@@ -114,7 +114,7 @@ def test_a_turn_or_time_without_an_assembly_is_refused_with_those_that_there_are
     refused = real("context", "--turn", "99")
     assert (refused.code, refused.err.count("\n")) == (3, 1)
     newest = real("context", "--json").json["turn"]
-    listing = f"""ctx rpc context.list '{{"session": "{session.id}"}}' lists all"""
+    listing = f"ctx context {session.id} --list lists all"
     assert f"no assembly in turn 99; the newest assembly is of turn {newest}; {listing}" in refused.err
     early = real("context", "@{2001-01-01}")
     assert early.code == 3

@@ -76,6 +76,13 @@ def test_a_failure_that_passes_at_once_is_not_told(scripted, daemon):
             "Add it with session.pool_add first.",
             """add it with ctx rpc session.pool_add '{"session": …, "object": …}' first""",
         ),
+        ('commit.show with {"commit": "ctx-1a2b3c4d"} has it.', "ctx show ctx-1a2b3c4d has it"),
+        (
+            "commit.list has the commits; commit.history has its ancestors.",
+            "ctx log has the commits; ctx log has its ancestors",
+        ),
+        ("It was destroyed by object.purge.", "it was destroyed by ctx purge"),
+        ("Let commit.materialize stop at a later commit.", "let ctx materialize stop at a later commit"),
         ("Among them: /w/object.list, my.session.list.", "among them: /w/object.list, my.session.list"),
     ],
 )
@@ -89,8 +96,13 @@ def test_each_command_that_a_remedy_may_name_exists():
         assert method in METHODS
         command, context = cli, click.Context(cli)
         for word in words.split():
-            command = command.get_command(context, word)
-            assert command is not None, words
+            if word.startswith("{"):
+                assert word.strip("{}") in METHODS[method].params.__struct_fields__, words
+            elif word.startswith("-"):
+                assert any(word in option.opts for option in command.params), words
+            else:
+                command = command.get_command(context, word)
+                assert command is not None, words
 
 
 def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(ctx, tmp_path):

@@ -1,0 +1,34 @@
+"""``ctx context --list``: the recorded assemblies of a session. Separate: ``context.py`` is long."""
+
+from ctxd.cli.common_options import Invocation
+from ctxd.formatting import count, moment
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.context_types import AssemblyRecord
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+
+def list_assemblies(run: Invocation, client: SyncClient, session: str) -> None:
+    """Print the assemblies of ``session``, oldest first."""
+    found: list[AssemblyRecord] = []
+    after: int | None = 0
+    while after is not None:
+        page = client.context_list(session, after=after, limit=PAGE_ITEMS_MAX)
+        found += page.assemblies
+        after = page.next_after
+    if run.screen.listing(found, [each.context_id for each in found]):
+        return
+    run.screen.table(
+        ("NUMBER", "TURN", "TIME", "TOKENS", "FORMAT", "CONTEXT"),
+        [
+            (
+                str(each.number),
+                str(each.turn),
+                moment(each.assembled_at),
+                count(each.tokens),
+                each.format or "text",
+                each.context_id,
+            )
+            for each in found
+        ],
+        right=(0, 1, 3),
+    )
