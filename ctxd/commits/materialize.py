@@ -168,8 +168,7 @@ class Materializer:
         parts = included(chain)
         for each in parts:
             if isinstance(each, Walked) and each.content_ref is None:
-                hint = "Stop at a later commit; commit.show has what is left of it."
-                raise CtxdError("purged", f"the content of commit {each.commit} was purged", hint=hint)
+                raise _purged(each)
         if (total := sum(each.size for each in parts)) > CONTEXT_BYTES_MAX:
             message = f"the deltas of the context have {total:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
@@ -447,6 +446,17 @@ def _oldest(chain: Sequence[Walked | ChainSnapshot]) -> str:
     """The commit where a walk stopped: never within a snapshot, unless the snapshot starts at the root."""
     last = chain[-1]
     return last.commit if isinstance(last, Walked) else commit_id(last.oldest)
+
+
+def _purged(gone: Walked) -> CtxdError:
+    """The error for a context that needs the delta of ``gone``."""
+    parent = gone.fields.parent
+    start = f"Start from its parent {parent}, or continue" if parent else "Continue"
+    hint = (
+        f"{start} from a later compaction, which commit.checkpoint makes; commit.materialize can also stop at a later "
+        f'commit, and commit.show with {{"commit": "{gone.commit}"}} has what is left of it.'
+    )
+    return CtxdError("purged", f"the content of commit {gone.commit} was purged", hint=hint)
 
 
 _EMPTY: Final = wire.CommitMaterializeResult(

@@ -503,6 +503,29 @@ def test_purges_name_commits_and_artifacts_and_do_not_hide_the_commits_beside_a_
     assert real("purge", chain[0], "--commits", "--yes").code == 2
 
 
+@pytest.mark.requirement("CMT-19")
+def test_the_remedies_for_a_chain_with_a_purged_commit_lead_to_a_session_of_a_harness(
+    real, chain, tmp_path, monkeypatch
+):
+    one, two, three, _ = chain
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    into_claude = ("--in", "claude", "--cwd", str(tmp_path))
+    assert real("purge", two, "--yes").code == 0
+    refused = real("fork", three, *into_claude)
+    assert refused.code == 1
+    start = f"start from its parent {one}, or continue from a later compaction, which ctx checkpoint makes"
+    rest = f"ctx materialize can also stop at a later commit, and ctx show {two} has what is left of it"
+    assert refused.err == f"ctx: the content of commit {two} was purged; {start}; {rest}\n"
+    assert real("fork", one, *into_claude).code == 0
+    assert real("materialize", three, "--stop", three).code == 0
+    (tmp_path / "summary").write_text(line("a summary"))
+    words = ("--format", LINES, "--parent", three, "--type", "compaction", str(tmp_path / "summary"))
+    compaction = real("checkpoint", *words).out.strip()
+    assert real("fork", compaction, *into_claude).code == 0
+    assert real("purge", one, "--yes").code == 0
+    assert "was purged; continue from a later compaction" in real("fork", one, *into_claude).err
+
+
 def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tmp_path):
     made = real("materialize", "--format", "codex-v1", "-o", str(tmp_path / "context"))
     assert "codex-v1 cannot be written: this is narrative-v1" in made.err
