@@ -20,6 +20,9 @@ REMEDIES: Final[dict[ErrorCode, str]] = {
 }
 """Default hints for faults of the store, by code."""
 
+PURGED_HINT: Final = "It was destroyed by object.purge, and cannot be restored from this store."
+"""Hint of a call that needs purged content."""
+
 
 class CtxdError(Exception):
     """A fault that is reported to the caller.
@@ -60,5 +63,4 @@ class StateDirError(Exception):
 
 def purged(id: str) -> CtxdError:
     """Return the error of a call that needs the purged content of ``id``."""
-    hint = "It was destroyed by object.purge, and cannot be restored from this store."
-    return CtxdError("purged", f"{id} was purged", hint=hint, outcome="not_applied")
+    return CtxdError("purged", f"{id} was purged", hint=PURGED_HINT, outcome="not_applied")

@@ -18,11 +18,11 @@ from ctxd.assembly.spec_layout import Composition, Heads, Layout, View, compose
 from ctxd.assembly.spec_rendering import RENDERERS
 from ctxd.assembly.token_budget import TokenCounter, sha256
 from ctxd.assembly.window_loading import ReadBound, WindowReader
-from ctxd.errors import CtxdError, purged
+from ctxd.errors import PURGED_HINT, CtxdError
 from ctxd.formatting import moment
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, require_text
-from ctxd.objects.generated_ids import component_text_id, number_of, session_of
+from ctxd.objects.generated_ids import number_of, session_of
 from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import PURGED_ATTACHMENT
@@ -192,8 +192,9 @@ class Archive:
         kept = await self.recall(live, last, bound)
         if kept.rendering is None:
             material = await self.windows.material(live, kept.window.refs, {}, {}, {}, ReadBound(session, None))
-            gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
-            raise await _mismatch(live, live.lineage.assembly_id(last.number), material.versions.values(), gone)
+            has_gaps = not all(material.components.values())
+            id = live.lineage.assembly_id(last.number)
+            raise await _mismatch(live, id, material.versions.values(), has_gaps=has_gaps)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
         items = kept.window.flat()
         return Assembled(context_of_window(session, last, items, kept.rendering, budget, cost, has_blocks=True))
@@ -323,15 +324,25 @@ class Archive:
         return found[0] if is_there else None
 
 
-async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:
+async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], *, has_gaps: bool = False) -> CtxdError:
     """The error for the assembly ``id``, which renders to other bytes than were recorded. ``shown``: versions that it
-    showed; ``texts``: purged component texts that it showed."""
-    if gone := [*(each.document.id for each in shown if is_purged(each.document)), *texts]:
-        return purged(f"{gone[0]}, which {id} showed,")
+    showed; ``has_gaps``: a component text that it showed was purged."""
+    gone = next((each.document for each in shown if is_purged(each.document)), None)
+    if gone is not None:
+        name = gone.id if gone.source is None else live.mounts.display(gone.source)
+        return _showed(id, f"{name}, which was purged")
+    if has_gaps:
+        return _showed(id, "a text of the system context that was purged")
     if await _says_purged(live):
-        return purged(f"what {id} showed of {chat_id(live.session)}")
+        return _showed(id, f"content of {chat_id(live.session)} that was purged")
     message = f"{id} renders to other text than was recorded"
     return CtxdError("corrupt", message)
+
+
+def _showed(id: str, gone: str) -> CtxdError:
+    """The error for the assembly ``id``, which showed ``gone``."""
+    message = f"assembly {number_of(id)} showed {gone}"
+    return CtxdError("purged", message, hint=PURGED_HINT, outcome="not_applied")
 
 
 async def _says_purged(live: LiveSession) -> bool:

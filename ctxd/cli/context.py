@@ -13,7 +13,7 @@ from ctxd.cli.context_list import list_assemblies
 from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_lookup import object_id
-from ctxd.cli.request_cost import cost_lines, newest_request
+from ctxd.cli.request_cost import cost_lines, newest_cost_lines
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_chat import note_conversation_in_commits
@@ -252,11 +252,13 @@ def _show_seen(
 ) -> None:
     shown = _seen(run, client, session, key, layout, run.screen.as_json or as_text, run.screen.as_json or not as_text)
     wants_labels = not (run.screen.as_json or as_text)
-    made = shown if shown.cost else newest_request(client, session, shown.number) if wants_labels else None
+    header: list[str] = []
+    if wants_labels:
+        header = cost_lines(shown) if shown.cost else newest_cost_lines(client, session, shown.number)
     objects = [
         each.object for each in shown.blocks if each.object and not each.object.startswith(("chat:", "session:"))
     ] + [each.object for each in shown.plan.dropped]
-    _show(run, shown, made, labels_of(client, session, objects if wants_labels else ()), as_text=as_text)
+    _show(run, shown, header, labels_of(client, session, objects if wants_labels else ()), as_text=as_text)
     if not (key or shown.tokens):
         note_conversation_in_commits(run, client, session)
 
@@ -290,12 +292,12 @@ def _seen(
 def _show(
     run: Invocation,
     shown: AssembledContext,
-    made: AssembledContext | None,
+    header: list[str],
     labels: dict[str, str],
     *,
     as_text: bool,
 ) -> None:
-    """Print ``shown``, and what ``made``, the newest request up to it, costs."""
+    """Print ``shown``, with the lines ``header`` on the newest request up to it."""
     screen = run.screen
     if screen.as_json:
         screen.document(shown)
@@ -308,7 +310,7 @@ def _show(
         f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  assembly {shown.number}  "
         f"{count(shown.tokens, 'token')}  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
     )
-    for line in () if made is None else cost_lines(made):
+    for line in header:
         screen.line(line)
     _show_bar(run, shown.sections)
     screen.line()

@@ -5,7 +5,7 @@ from typing import Final
 
 from ctxd.formatting import count, size
 from ctxd.terminal import cell
-from ctxd_client.errors import InvalidCall
+from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext, CacheBreak
 
@@ -30,9 +30,21 @@ def dollars(price: int) -> str:
     return f"${price // 1_000_000:,}.{price % 1_000_000:06d}"
 
 
-def newest_request(client: SyncClient, session: str, number: int) -> AssembledContext | None:
+def newest_cost_lines(client: SyncClient, session: str, number: int) -> list[str]:
+    """The ``cost_lines`` of the newest request up to assembly ``number``; in their place a note if it showed content
+    that was purged, as it cannot be rendered again."""
+    try:
+        made = _newest_request(client, session, number)
+    except InvalidState as error:
+        if error.code != "purged":
+            raise
+        return [f"request       {cell(error.message)}"]
+    return [] if made is None else cost_lines(made)
+
+
+def _newest_request(client: SyncClient, session: str, number: int) -> AssembledContext | None:
     """The newest request among the last assemblies up to ``number``; None without one, or if a sandbox may not list
-    assemblies."""
+    assemblies. Raises: ``InvalidState`` if it showed content that was purged."""
     with suppress(InvalidCall):
         rows = client.context_list(
             session, after=max(0, number - REQUESTS_SEARCHED), limit=REQUESTS_SEARCHED
