@@ -15,7 +15,7 @@ from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.window_references import STUB, WHOLE, ObjectRef
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import unkept_text
+from ctxd.objects.kinds import is_purged, unkept_text
 from ctxd.sessions.live_session import LiveSession
 from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule
 from ctxd_protocol.methods.context import WhyResult, WhySince
@@ -48,7 +48,10 @@ async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
     else:
         async with aclosing(archive.pages(live.session)) as pages:
             step = await (_in_spec if newest.window is None else _in_windows)(live, id, pages, newest)
-    since, head = step.since, await archive.head(id)
+    head = await archive.head(id)
+    if newest is not None and head is not None and is_purged(head.document):
+        step = _after_purge(step, is_older=head.valid_time <= newest.assembled_at)
+    since = step.since
     # A window that shows an earlier version keeps it.
     unkept = "" if head is None else unkept_text(head.document)
     return WhyResult(
@@ -66,6 +69,14 @@ async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
         level=live.state.level(id),
         pinned=id in live.state.pinned,
     )
+
+
+def _after_purge(step: _Look, *, is_older: bool) -> _Look:
+    """The state ``step`` of an object whose content was purged. It has no assembly, as the content is gone from earlier
+    ones too. ``is_older``: the object is older than the newest assembly, which lists it even without content."""
+    if step.shown == "line" or (step.rule == "not_assembled" and is_older):
+        return _Look("line", "purged")
+    return step if step.shown == "none" else _Look("stub", "purged")
 
 
 def _entered(live: LiveSession, id: str) -> WhyRule:

@@ -119,6 +119,7 @@ WhyRule = Literal[
     "repacked_cache_expired",
     "repacked_budget",
     "repacked_cost",
+    "purged",
     "removed_budget",
     "compacted",
     "dropped_budget",
@@ -134,6 +135,7 @@ WhyRule = Literal[
 Whole: it is ``pinned``, was ``activated`` by request, was ``read``, is the output of a ``recorded`` call, or has
 ``changed`` since it was shown. In part: ``cut_on_entry`` because it is long, ``cut_for_budget``; ``repacked_*``: a
 repack replaced it with a stub, because the cache had expired, for the budget, or because keeping it had cost too much.
+``purged``: its content was erased, and a stub or a line is left.
 ``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the replies around it were
 removed for the budget; ``compacted``: a compaction replaced the conversation. As a line: ``read_by_call``, a call's
 output has its content; ``listed`` in the metadata pool; ``known_by_name``, never read; ``not_active`` any more, or

@@ -106,6 +106,35 @@ def test_a_window_explains_cuts_stubs_loads_and_compactions(s: SyncSession) -> N
 
 @pytest.mark.requirement("WHY-1")
 @pytest.mark.parametrize("layout", ["spec", "append"])
+def test_purged_content_is_explained_by_its_purge(
+    s: SyncSession, tree: Path, layout: Literal["spec", "append"]
+) -> None:
+    def assemble() -> AssembledContext:
+        return request(s) if layout == "append" else s.assemble()
+
+    (tree / "a.py").write_text(f"one of {s.id}\n")
+    (tree / "b.py").write_text(f"two of {s.id}\n")
+    s.user("Go on.")
+    file, call = s.read("a.py").object, called(s, f"call-{s.id}", f"{s.id}\n")
+    assemble()
+    late = s.read("b.py").object
+    for id in (file, call, late):
+        s.client.object_purge(id)
+    assert [looks(s, id) for id in (file, call)] == [("stub", "purged", None)] * 2
+    assert looks(s, late) == ("none", "not_assembled", None), "only the next assembly lists it"
+    for text in ("And?", "And then?"):
+        s.user(text)
+        assemble()
+        assert {s.why(id).rule for id in (file, call, late)} == {"purged"}
+        assert looks(s, late) == ("line", "purged", None)
+    assert s.why(file).detail is None
+    (tree / "a.py").write_text(f"three of {s.id}\n")
+    assemble()
+    assert looks(s, file)[0] == "whole", "it has content again"
+
+
+@pytest.mark.requirement("WHY-1")
+@pytest.mark.parametrize("layout", ["spec", "append"])
 def test_text_that_is_assembled_between_requests_changes_no_explanation(
     s: SyncSession, tree: Path, layout: Literal["spec", "append"]
 ) -> None:

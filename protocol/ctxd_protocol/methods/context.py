@@ -101,8 +101,8 @@ class WhyResult(Result, frozen=True, kw_only=True):
     """Presence of an object in the session's newest request or, without requests, in its newest assembly.
 
     ``shown``: the part of the object that is included, and ``rule`` the reason; ``detail``: additional information, if
-    any. ``since``: the first assembly that showed the object in this way, None if no assembly did. ``layout``: that of
-    the assembly. ``level`` and ``pinned`` are current.
+    any. ``since``: the first assembly that showed the object in this way, None if no assembly did, and for purged
+    content. ``layout``: that of the assembly. ``level`` and ``pinned`` are current.
     """
 
     session: str

@@ -36,3 +36,11 @@ def test_an_assembly_that_showed_purged_content_is_refused_with_its_number_and_t
         assert (ran.code, ran.out) == (1, "")
         remedy = "it was destroyed by ctx purge, and cannot be restored from this store"
         assert ran.err == f"ctx: assembly {number} showed {gone}; {remedy}\n"
+
+
+@pytest.mark.requirement("WHY-1")
+def test_why_gives_the_purge_as_the_reason_for_purged_content(real, requested):
+    assert real("purge", "/w/a.py", "--yes").code == 0
+    out = real("context", "--why", "/w/a.py").out.splitlines()
+    assert out[0] == "/w/a.py has a stub in the window: its content was purged"
+    assert len(out) == 2 and out[1].startswith("now active; id ")
