@@ -387,7 +387,7 @@ class Daemon:
             file_methods.FileCalls(sessions, indexer),
             mount_methods.MountCalls(),
             objects.ObjectCalls(sessions),
-            objects.SecretCalls(sessions),
+            objects.SecretCalls(sessions, indexer),
             context.ContextCalls(sessions, assembler, archive, services.checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},

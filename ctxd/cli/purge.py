@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import click
+import msgspec
 
 from ctxd.cli.common_options import Invocation, common, object_argument, session_option
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
@@ -15,6 +16,7 @@ from ctxd.cli.spool_maintenance import erase
 from ctxd.cli.undelivered_commits import erase_undelivered
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short
+from ctxd.terminal import cell
 from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.ids import is_context_id
@@ -24,6 +26,9 @@ from ctxd_protocol.methods.objects import ObjectPurgeResult
 _CHAT: Final = "chat:"
 _COMMIT: Final = "commit:"
 _ARTIFACT: Final = "artifact:"
+
+_OUTPUTS_SHOWN: Final = 3
+"""Number of tool calls that are named if a purge of a chat leaves their outputs."""
 
 
 @click.command(
@@ -44,9 +49,11 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
 
     OBJECT is a full id, a path, a commit (ctx-…), an artifact (artifact:ADDRESS), or chat:SESSION. A purged chat keeps
     its turns without their text. Captured, imported and checkpointed commits store their text separately from the chat;
-    --commits erases that text too. Backups are not changed, and neither is other text that quotes the erased text:
-    `ctx scan --all --history` finds secrets in it, and `ctxd verify --absent FILE` searches every file of the state
-    directory. Exits with 1 if erased content may remain in the state directory.
+    --commits erases that text too. Outputs of tool calls are objects of their own, and stay. If a file still exists,
+    its next change is recorded again, with all of its text: remove the text from the file first. Backups are not
+    changed, and neither is other text that quotes the erased text: `ctx scan --all --history` finds secrets in it, and
+    `ctxd verify --absent FILE` searches every file of the state directory. Exits with 1 if erased content may remain in
+    the state directory.
     """
     is_chat = object.startswith(_CHAT)
     if turns and not is_chat:
@@ -110,27 +117,44 @@ def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, und
         run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
     if undelivered:
         run.screen.line(f"{count(undelivered, 'commit')} of ctx capture that waited for the daemon, erased")
-    if not done.complete:
-        return
+    if done.complete:
+        _report_complete(run, id, done, left)
+    for path in done.existing:
+        message = f"{cell(path)} still exists: its next change is recorded again, with all of its text"
+        run.screen.note(f"{message}; remove the text from the file first")
+
+
+def _report_complete(run: Invocation, id: str, done: ObjectPurgeResult, left: int) -> None:
+    """Write what a complete purge has left. ``left``: as in ``_report``."""
     if left:
         have = "has" if left == 1 else "have"
         run.screen.line(f"nothing of the chat is left; {count(left, 'commit')} of its session {have} other texts")
         run.screen.note(f"ctx purge {id} --commits erases them too; ctx log -s {id.removeprefix(_CHAT)} lists them")
+    elif done.outputs_left:
+        run.screen.line("nothing of the messages is left")
     else:
         run.screen.line("nothing of it is left")
+    if done.outputs_left:
+        shown = ", ".join(f"ctx purge {cell(each)}" for each in done.outputs[:_OUTPUTS_SHOWN])
+        more = f", and {count(done.outputs_left - _OUTPUTS_SHOWN)} more" if done.outputs_left > _OUTPUTS_SHOWN else ""
+        stay = "stays" if done.outputs_left == 1 else "stay"
+        outputs = "the output" if done.outputs_left == 1 else "the outputs"
+        run.screen.line(f"{outputs} of {count(done.outputs_left, 'tool call')} {stay}: {shown}{more}")
 
 
 def _with_commits(client: SyncClient, done: ObjectPurgeResult, commits: Sequence[str]) -> ObjectPurgeResult:
     """Purge ``commits`` one after the other. Returns: the sum of their results and ``done``."""
     for number, commit in enumerate(commits, 1):
         one = client.object_purge(commit)
-        done = ObjectPurgeResult(
+        done = msgspec.structs.replace(
+            done,
             objects=tuple(dict.fromkeys((*done.objects, *one.objects))),
             versions=done.versions + one.versions,
             texts=done.texts + one.texts,
             residue=tuple(dict.fromkeys((*done.residue, *one.residue))),
             complete=done.complete and one.complete,
             receipt=one.receipt or done.receipt,
+            existing=tuple(dict.fromkeys((*done.existing, *one.existing))),
         )
         if sys.stderr.isatty():
             click.echo(f"\r{number} of {count(len(commits), 'commit')}", err=True, nl=number == len(commits))

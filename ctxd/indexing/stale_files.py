@@ -32,7 +32,7 @@ from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached
 from ctxd.worker_threads import Lane
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.object_types import Source
+from ctxd_protocol.object_types import Source, source_label
 from ctxd_protocol.secret_types import SecretPolicy
 
 ENTRIES_MAX: Final = 100_000
@@ -207,6 +207,17 @@ class Freshener:
         unread = len(stubs - changed.keys())
         unchanged = len(near.keys() - stubs - changed.keys())
         return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
+
+    async def existing(self, mounts: MountTable, ids: Iterable[str]) -> list[str]:
+        """The canonical paths of the files among ``ids`` that exist, of those that the session with ``mounts`` may
+        read. Objects of other types are ignored."""
+        self._visibility.confine(mounts)
+        heads = (await self._versions.heads(ids)).values()
+        sources = [_source(head) for head in heads if head is not None and head.document.type == "file"]
+        readable = await self._visibility.readable(mounts, sources)
+        near = [source for source, here in zip(sources, readable, strict=True) if here]
+        signatures = await self._sources.fingerprint(near) if near else []
+        return [source_label(source) for source, found in zip(near, signatures, strict=True) if found is not None]
 
     async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
         """Read the files of one slice of a recent comparison, to be captured under ``policy``.

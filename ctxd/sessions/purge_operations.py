@@ -26,6 +26,7 @@ from ctxd.sessions.event_erasure import (
     without_bundle,
 )
 from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.session_loading import batched
 from ctxd.sessions.stored_session import chars_of
 from ctxd.store import component_text_index
 from ctxd.store.idempotency import Resend
@@ -224,6 +225,20 @@ async def purge_chat(
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
     return await _proof(store, asked, pending)
+
+
+async def kept_outputs(store: VersionStore, live: LiveSession, turns: Sequence[int] | None) -> list[str]:
+    """The tool calls of ``turns`` of the chat of ``live``, None: of all turns, whose outputs are not purged.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    named = {id: None for event in await events_in(live, turns) if (id := getattr(event, "object", None)) is not None}
+    found: list[str] = []
+    for some in batched(named, _HISTORY):
+        for id, head in (await store.heads(some)).items():
+            if head is not None and head.document.type == "toolcall" and not is_purged(head.document):
+                found.append(id)
+    return found
 
 
 def _write(call: WriteRequest, asked: PurgeRequest, session: str | None = None) -> Write:

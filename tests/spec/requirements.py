@@ -344,6 +344,8 @@ SEC-9 | A purge that is killed at any step has either not begun or is completed 
 SEC-10 | The messages of a chat, or of some of its turns, can be purged with the same proof: turns, roles and tool calls remain, messages read `[purged]`, the session continues, and no listing, bundle or earlier assembly shows the text. | ctxd
 SEC-12 | Secrets in any content of a typed event (text, reasoning, arguments, output, summary, attachment, metadata) are subject to the policy, found by a scan, redacted in an export, and purged with their turn. | ctxd
 SEC-13 | Secrets in the declarations of tools are subject to the session's policy: under `redact` neither the request nor any file of the state directory contains them. | ctxd
+SEC-14 | A purge returns, and `ctx purge` prints, the paths of purged files that still exist on the daemon's host: the next change of one is recorded with all of its text. | ctxd
+SEC-15 | A purge of a chat or of its turns leaves the outputs of tool calls, which are objects of their own. It returns their number and ids, and `ctx purge` names them. | ctxd
 SEC-11 | `session.export` and `ctx session export` return a session's entries, prompt, turns, tool calls and file metadata in order, page by page; every secret that matches a rule is redacted, whatever the policy. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. A remedy names the command for a method of the daemon if there is one. | ctxd

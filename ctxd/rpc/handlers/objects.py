@@ -14,9 +14,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.file_indexer import Indexer
+from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import AsOf, Document, Page, Stored, encode_content, is_binary
 from ctxd.objects.generated_ids import (
     COMMIT_PREFIX,
+    INFRASTRUCTURE_PREFIXES,
     INNER_PREFIXES,
     assemblies_prefix,
     assembly_id,
@@ -31,14 +34,14 @@ from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import Accepted, LiveSession, WriteRequest, find_replay
 from ctxd.sessions.object_reads import ListedObject, Objects
-from ctxd.sessions.purge_operations import Proof, again, purge, purge_chat
+from ctxd.sessions.purge_operations import Proof, again, kept_outputs, purge, purge_chat
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session_loading import batched
 from ctxd.store.commit_index import fields_of
 from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
-from ctxd_protocol.limits import PATHS_MAX, SAFE_INTEGER_MAX
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
 
@@ -134,10 +137,14 @@ class ObjectCalls:
 class SecretCalls:
     """Handlers of ``object.purge`` and ``object.scan``."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
         self._sessions = sessions
         self._store = sessions.store
         self._objects = Objects(sessions)
+        self._files = indexer.freshener
+        host = sessions.host_filesystem_id
+        # All files that the daemon itself can read, for any session.
+        self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
         self._scanning = Lane("secrets.scan", bulk=True)
 
     async def object_purge(
@@ -148,6 +155,8 @@ class SecretCalls:
             proof = await again(self._store, call, replay)
         else:
             proof = await self._purge(call, params)
+        files = [id for id in proof.objects if not id.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES))]
+        outputs = await self._kept_outputs(params)
         return wire.ObjectPurgeResult(
             objects=proof.objects,
             versions=proof.versions,
@@ -155,7 +164,17 @@ class SecretCalls:
             residue=proof.residue,
             complete=not proof.residue,
             receipt=proof.receipt,
+            existing=tuple(await self._files.existing(self._anywhere, files)),
+            outputs_left=len(outputs),
+            outputs=tuple(outputs[:PAGE_ITEMS_MAX]),
         )
+
+    async def _kept_outputs(self, params: wire.ObjectPurgeParams) -> list[str]:
+        """The tool calls of the purged turns whose outputs stay; none for an object that is no chat."""
+        session = params.object.removeprefix(_CHATS)
+        if not params.object.startswith(_CHATS) or self._sessions.catalog.state(session) is None:
+            return []
+        return await kept_outputs(self._store, await self._sessions.live(session), params.turns)
 
     async def _session_of(self, id: str) -> LiveSession | None:
         """The session that recorded the tool call ``id``, or that the commit ``id`` belongs to; None for other objects,

@@ -143,7 +143,9 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     number of purged versions; ``texts``: number of purged texts and messages. ``complete``: no version, journal row,
     free page, artifact or write-ahead log has them any more. Otherwise ``residue`` names the files that may still have
     some, or a chat that another host owns: a program, such as a verification or a backup, is reading an older snapshot
-    of the database, and the rest is removed once it ends.
+    of the database, and the rest is removed once it ends. ``existing``: canonical paths of purged files that still
+    exist on disk; the next change of one is recorded with all of its text. ``outputs_left``: number of tool calls of
+    the purged turns whose outputs are not purged, as they are objects of their own; ``outputs``: the first of them.
     """
 
     objects: tuple[str, ...]
@@ -152,6 +154,9 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     residue: tuple[str, ...]
     complete: bool
     receipt: Receipt | None
+    existing: tuple[str, ...] = ()
+    outputs_left: int = 0
+    outputs: tuple[str, ...] = ()
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):

@@ -130,7 +130,7 @@ class Life:
         self.home = home
         calls = Operations(home.sessions, home.indexer, Collapse(), "flag")
         self.handlers = sessions.handlers(calls, NoticeFeeds(home.sessions), lists(home)) | bound(
-            SecretCalls(home.sessions)
+            SecretCalls(home.sessions, home.indexer)
         )
 
     async def call(self, method: str, **params: Any) -> Any:

@@ -44,3 +44,41 @@ def test_why_gives_the_purge_as_the_reason_for_purged_content(real, requested):
     out = real("context", "--why", "/w/a.py").out.splitlines()
     assert out[0] == "/w/a.py has a stub in the window: its content was purged"
     assert len(out) == 2 and out[1].startswith("now active; id ")
+
+
+@pytest.mark.requirement("SEC-14")
+def test_a_purge_names_each_file_that_still_exists_as_its_next_change_is_recorded(real, session, tmp_path):
+    file = tmp_path / "tree/a.py"
+    copy = tmp_path / "tree/copy.py"
+    copy.write_bytes(file.read_bytes())
+    session.read("/w/copy.py")
+    done = real("purge", "/w/a.py", "--yes")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "nothing of it is left")
+    rest = "still exists: its next change is recorded again, with all of its text; remove the text from the file first"
+    assert done.err.splitlines() == [f"{file} {rest}", f"{copy} {rest}"]
+    file.write_text("one\ntwo\nthree\n")
+    session.assemble()
+    assert real("object", "cat", "/w/a.py").out == "one\ntwo\nthree\n", "as the note says"
+    copy.unlink()
+    assert real("purge", "/w/copy.py", "--yes").err == ""
+    assert real("purge", "/w/a.py", "--yes", "--json").json["existing"] == [str(file)]
+    assert "If a file still exists" in real("purge", "--help").out
+
+
+@pytest.mark.requirement("SEC-15")
+def test_a_purge_of_a_turn_names_the_tool_calls_whose_outputs_stay(real, session):
+    call, chat = f"call-of-{session.id}", f"chat:{session.id}"
+    done = real("purge", chat, "--turn", "1", "--yes")
+    lines = ["nothing of the messages is left", f"the output of 1 tool call stays: ctx purge {call}"]
+    assert (done.code, done.out.splitlines()[1:]) == (0, lines)
+    again = real("purge", chat, "--turn", "1", "--yes", "--json").json
+    assert (again["outputs_left"], again["outputs"]) == (1, [call])
+    assert real("purge", chat, "--turn", "2", "--yes").out.endswith("\nnothing of it is left\n")
+    for number in range(4):
+        session.tool("bash", {"command": "ls"}, output=f"{number}\n", command="ls", id=f"{number}-{session.id}")
+    named = ", ".join(f"ctx purge {each}" for each in (call, f"0-{session.id}", f"1-{session.id}"))
+    out = real("purge", chat, "--yes").out
+    assert out.endswith(f"\nthe outputs of 5 tool calls stay: {named}, and 2 more\n")
+    for id in (call, *(f"{number}-{session.id}" for number in range(4))):
+        assert real("purge", id, "--yes").code == 0
+    assert real("purge", chat, "--yes").out.endswith("\nnothing of it is left\n")

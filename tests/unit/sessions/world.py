@@ -53,7 +53,7 @@ class World:
         self.handlers = (
             sessions.handlers(self.operations, self.notices, lists(self))
             | bound(objects.ObjectCalls(self.sessions))
-            | bound(objects.SecretCalls(self.sessions))
+            | bound(objects.SecretCalls(self.sessions, self.indexer))
             | bound(files.FileCalls(self.sessions, self.indexer))
             | bound(mounts.MountCalls())
         )
