@@ -93,6 +93,8 @@ class CommitDelivery:
         self._notes: list[str] = []
         # The strictest policy until the daemon has returned the session's.
         self._policy: SecretPolicy = "redact"
+        self._held: list[Checkpoint] = []
+        """Checkpoints without messages before the first commit: without any message there is nothing to commit."""
         self._memory: deque[QueuedCommit] = deque()
         self._memory_bytes = 0
         self._sending: QueuedCommit | None = None
@@ -106,7 +108,15 @@ class CommitDelivery:
     # --- from the agent ---
 
     async def put(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Queue checkpoints in memory, or in the file if memory is full."""
+        """Queue checkpoints in memory, or in the file if memory is full. Those before the first message wait for it, or
+        for an explicit one."""
+        for each in checkpoints:
+            self._held.append(each)
+            if self._queued or each.messages or each.trigger == "explicit" or len(self._held) > _MEMORY_COMMITS_MAX:
+                due, self._held = self._held, []
+                await self._put(due)
+
+    async def _put(self, checkpoints: Iterable[Checkpoint]) -> None:
         for checkpoint in checkpoints:
             while self._holds_input and self._is_full and self._file is None and not self._failure:
                 await self._changed.wait()
@@ -342,10 +352,11 @@ class CommitDelivery:
         note = self._run.screen.note
         stored = 0 if self._file is None else min(self._file.waiting, self._unsent)
         lost = self._unsent - stored
-        if self._made and not self._messages:
+        if (self._made or self._held) and not self._messages:
+            outcome = "" if self._made else ", and nothing was committed"
             self._notes.append(
-                "the output had no message: the agent has to print stream-json (claude -p --output-format stream-json "
-                "--verbose …)"
+                f"the output had no message{outcome}: the agent has to print stream-json (claude -p --output-format "
+                "stream-json --verbose …)"
             )
         if self._run.screen.as_json:
             outcome = {

@@ -413,7 +413,7 @@ CAP-5 | The output of a captured agent passes through unchanged; `ctx capture` r
 CAP-6 | Secrets in captured output are subject to the session's policy, and redacted before anything is stored. | ctxd
 CAP-7 | After a kill of the agent, of `ctx capture` or of the daemon, the newest commit can be continued. While the daemon is unavailable the agent keeps running, and its commits are delivered once, later. | ctxd
 CAP-8 | A captured agent never waits for the daemon. Commits that cannot be delivered are kept in a file, of at most 256 MiB and readable only by the user, and the next capture delivers each of them once; a message names the file and the reason. | ctxd
-CAP-9 | A capture of a session continues the newest commit of the session, unless another parent or a new chain is requested. | ctxd
+CAP-9 | A capture of a session continues the newest commit of the session, unless another parent or a new chain is requested. Output without any message makes no commit, and a note reports it. | ctxd
 CAP-10 | `ctx capture --from FILE` commits a whole transcript of any supported harness: each event once and in order, at the times of the transcript, with a chain for each sub-agent that begins at the commit with the call that spawned it. A repeated run makes no commit twice. | ctxd
 CAP-11 | An output of 64 MB, in one line or in many, is captured whole: `ctx capture` takes less than 512 MiB of memory for it, and the daemon less than 256 MiB. | ctxd
 ADP-1 | `CtxdSaver` and `AsyncCtxdSaver` keep LangGraph's checkpoints and pending writes in the daemon, and pass all eight capabilities of `langgraph-checkpoint-conformance`, unchanged; graphs are interrupted, resumed and forked with them. | ctxd

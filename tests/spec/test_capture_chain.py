@@ -84,12 +84,18 @@ def test_the_current_context_beside_a_capture_has_all_that_was_delivered_and_a_s
 
 
 @pytest.mark.requirement("CAP-9")
-def test_a_session_that_is_not_there_starts_no_agent_and_output_without_messages_is_noted(own: Running) -> None:
+def test_a_session_that_is_not_there_starts_no_agent_and_output_without_messages_makes_no_commit(own: Running) -> None:
     ran = captured(own, TURN, "--session", "nosuch")
     assert (ran.returncode, ran.stdout) == (3, b"")
     assert b"ctx session new AGENT --id nosuch" in ran.stderr
     ran = captured(own, "", stdin=b"hello\n")
-    assert b"the output had no message" in ran.stderr
-    ran = captured(own, "", "--json", stdin=b"hello\n")
-    (note,) = json.loads(ran.stderr)["notes"]
-    assert note.startswith("the output had no message")
+    assert b"the output had no message, and nothing was committed" in ran.stderr and b"the newest" not in ran.stderr
+    failed = b'{"type":"system","subtype":"init"}\n{"type":"result","subtype":"error","is_error":true}\n'
+    for output in (b"hello\n", failed, failed + b"ended\n"):
+        ran = captured(own, "", "--json", stdin=output)
+        done = json.loads(ran.stderr)
+        (note,) = done["notes"]
+        assert note.startswith("the output had no message")
+        assert (done["commits"], done["newest"]) == (0, None), output
+    with connect_sync(own.socket) as client:
+        assert client.commit_list().commits == ()
