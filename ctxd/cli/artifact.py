@@ -30,7 +30,8 @@ _MS: Final = 1000
 @click.group(
     cls=Group, examples="ctx artifact put build.log --tag logs/latest\nctx artifact get tag:logs/latest -o build.log"
 )
-def artifact() -> None:
+@common
+def artifact(run: Invocation) -> None:
     """Store bytes of any size under their hash.
 
     ARTIFACT is an address, at least four of its first digits, or tag:NAME.

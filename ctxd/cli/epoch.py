@@ -14,7 +14,8 @@ from ctxd_protocol.methods.epochs import EpochShowResult, EpochText
 
 
 @click.group(cls=Group, examples="ctx epoch show s1@12")
-def epoch() -> None:
+@common
+def epoch(run: Invocation) -> None:
     """Context epochs: the system context that a model had received."""
 
 

@@ -54,7 +54,8 @@ class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
     name="install",
     examples="ctx install claude\nctx install codex --dry-run\nctx install status\nctx install git",
 )
-def install_group() -> None:
+@common
+def install_group(run: Invocation) -> None:
     """Connect a harness to ctxd, or git."""
 
 
@@ -117,7 +118,8 @@ _repo = click.option(
 @click.group(
     cls=Group, examples="ctx uninstall claude\nctx uninstall codex --dry-run\nctx uninstall git --repo ~/src/demo"
 )
-def uninstall() -> None:
+@common
+def uninstall(run: Invocation) -> None:
     """Remove what `ctx install` added."""
 
 

@@ -25,7 +25,8 @@ _DIGITS_MAX: Final = 15
 
 
 @click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")
-def object_group() -> None:
+@common
+def object_group(run: Invocation) -> None:
     """Files and tool calls: list, read, compare, as of any time. OBJECT is an id, a unique prefix, or a path."""
 
 

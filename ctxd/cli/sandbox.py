@@ -9,7 +9,8 @@ from ctxd.formatting import age, count
 
 
 @click.group(cls=Group, examples="ctx sandbox ls\nctx sandbox release k7q2nx4fzr3wv5ta")
-def sandbox() -> None:
+@common
+def sandbox(run: Invocation) -> None:
     """See and end the sandboxes that are registered."""
 
 

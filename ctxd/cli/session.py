@@ -51,7 +51,8 @@ _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
     lazy={"chat": "ctxd.cli.session_chat:chat"},
     examples="ctx session ls --state active\nctx session new demo --workdir /workspace",
 )
-def session() -> None:
+@common
+def session(run: Invocation) -> None:
     """List, show, start, fork, end and remove sessions."""
 
 

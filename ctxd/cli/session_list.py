@@ -165,12 +165,19 @@ def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
     _annotated(run, sessions, "listed", archived=False)
 
 
-@click.command(cls=Command, examples="ctx session title s1 'Fix the parser'\nctx session title s1 ''")
+@click.command(
+    cls=Command,
+    examples="ctx session title 'Fix the parser'\nctx session title s1 'Fix the parser'\nctx session title s1 ''",
+)
 @session_argument
-@click.argument("title")
+@click.argument("title", metavar="TITLE", required=False)
 @common
-def title(run: Invocation, session: str | None, title: str) -> None:
+def title(run: Invocation, session: str | None, title: str | None) -> None:
     """Name a session TITLE. With an empty TITLE, the harness's own title is shown, or the first prompt."""
+    if title is None:
+        session, title = None, session
+    if title is None:
+        raise click.UsageError("Missing argument 'TITLE'.", click.get_current_context())
     with run.client() as client:
         done = client.session_annotate(session_id(client, session), title=title)
     if run.screen.as_json:
@@ -179,12 +186,20 @@ def title(run: Invocation, session: str | None, title: str) -> None:
         run.screen.line(f"{done.session.session}: {done.session.title}")
 
 
-@click.command(cls=Command, examples="ctx session label s1 task=parser area=core\nctx session label s1 task=")
+@click.command(
+    cls=Command,
+    examples="ctx session label task=parser\nctx session label s1 task=parser area=core\nctx session label s1 task=",
+)
 @session_argument
-@click.argument("labels", metavar="KEY=[VALUE]...", nargs=-1, required=True)
+@click.argument("labels", metavar="KEY=[VALUE]...", nargs=-1)
 @common
 def label(run: Invocation, session: str | None, labels: tuple[str, ...]) -> None:
     """Add labels to a session; KEY= without a value removes one."""
+    if session is not None and "=" in session:
+        # No session id contains '='.
+        session, labels = None, (session, *labels)
+    if not labels:
+        raise click.UsageError("Missing argument 'KEY=[VALUE]...'.", click.get_current_context())
     changes: dict[str, str | None] = {}
     for text in labels:
         key, equals, value = text.partition("=")

@@ -11,7 +11,8 @@ from ctxd_protocol.tracker_types import TrackerState, Watching
 
 
 @click.group(cls=Group, examples="ctx tracker ls\nctx tracker ls --state orphaned")
-def tracker() -> None:
+@common
+def tracker(run: Invocation) -> None:
     """See which files are followed on disk."""
 
 

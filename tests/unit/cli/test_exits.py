@@ -26,6 +26,15 @@ def refuse(code, message="it is so", **data):
     return script
 
 
+@pytest.mark.requirement("CLI-1")
+@pytest.mark.parametrize("group", ["session", "object", "artifact", "tracker", "sandbox"])
+def test_common_options_stand_before_or_after_each_word_of_a_command(ctx, running, group):
+    options = ("--json", "--socket", running.socket, "--timeout", "30")
+    after = ctx(group, "ls", *options)
+    assert (after.code, set(after.json)) == (0, {*after.json, "items"})
+    assert ctx(group, *options, "ls").json == ctx(*options, group, "ls").json == after.json
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [
