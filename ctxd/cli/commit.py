@@ -334,7 +334,7 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
 
 @click.command(
     cls=Command,
-    examples="ctx materialize > context.jsonl\nctx materialize HEAD~2 --stop root --format claude-code-v1\n"
+    examples="ctx materialize --format claude-code-v1 > context.jsonl\nctx materialize HEAD~2 --stop root -o context.cbor\n"
     "ctx materialize ctx-1a2b3c4d --format narrative-v1\nctx materialize --counts --json",
 )
 @commit_argument
@@ -397,7 +397,9 @@ def _content(
 def _counts(made: CommitMaterializeResult) -> str:
     lost = "; lost: " + ", ".join(f"{each.part} ({each.times:,})" for each in made.lost) if made.lost else ""
     told = f"{count(made.commit_count, 'commit')} back to {made.stop}: {count(made.message_count, 'message')}"
-    return f"{told}, about {count(made.token_count, 'token')}, {size(made.size)} of {made.format} ({made.tier}){lost}"
+    return (
+        f"{told}, about {count(made.token_count, 'token')}, {size(made.size)} of {made.format}, tier: {made.tier}{lost}"
+    )
 
 
 @click.command(
@@ -407,15 +409,16 @@ def _counts(made: CommitMaterializeResult) -> str:
 @common
 def resolve(run: Invocation, principal: str) -> None:
     """Print the newest commit of PRINCIPAL at TIME; without PRINCIPAL, of the caller."""
-    owner, at, time = principal.rpartition("@")
-    if not at:
+    owner, sign, time = principal.rpartition("@")
+    if not sign:
         raise Stop(USAGE, f"{principal!r} names no time", hint="write PRINCIPAL@TIME, such as uid:1000@2h")
     past = past_ms(time.removeprefix("{").removesuffix("}"), SystemClock().wall_ms())
-    when = None if past is None else instant(past)
     with run.client() as client:
-        found = client.commit_resolve(principal=owner or None, at=when).commit
+        at = None if past is None else instant(past)
+        found = client.commit_resolve(principal=owner or None, at=at).commit
     if found is None:
-        message = f"no commit of {owner or 'the caller'} at or before {when or 'now'}"
+        until = "now" if past is None else moment(past)
+        message = f"no commit of {owner or 'the caller'} at or before {until}"
         raise Stop(NOT_FOUND, message, hint="ctx log --all lists commits", symbol="commit_not_found")
     if run.screen.as_json:
         run.screen.document(found)

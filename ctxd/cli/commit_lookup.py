@@ -17,6 +17,7 @@ from ctxd.cli.revisions import is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
+from ctxd.formatting import moment
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.ids import is_context_id
@@ -126,7 +127,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
     if name == "HEAD":
         found = newest_commit(client, session)
         if found is None:
-            raise _no_commit(session)
+            raise _no_commit(session_if_any(client, session))
         return found
     if "@" in name:
         return _by_time(client, name)
@@ -145,7 +146,8 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
 
 def _no_commit(session: str | None) -> Stop:
     message = f"session {session} has no commit yet" if session else "there is no commit yet"
-    return Stop(NOT_FOUND, message, hint="ctx current -s SESSION makes one", symbol="commit_not_found")
+    hint = f"ctx current -s {session or 'SESSION'} makes one"
+    return Stop(NOT_FOUND, message, hint=hint, symbol="commit_not_found")
 
 
 def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit:
@@ -174,11 +176,11 @@ def tagged_commit(client: SyncClient, tag: str, session: str | None) -> Commit |
 
 
 def _by_time(client: SyncClient, text: str) -> Commit:
-    owner, _, moment = text.rpartition("@")
-    moment = moment.removeprefix("{").removesuffix("}")
-    if not moment:
+    owner, _, time = text.rpartition("@")
+    time = time.removeprefix("{").removesuffix("}")
+    if not time:
         raise Stop(USAGE, f"{text!r} names no time", hint=_FORMS)
-    past = past_ms(moment, SystemClock().wall_ms())
+    past = past_ms(time, SystemClock().wall_ms())
     at = None if past is None else instant(past)
     scopes: list[_Scope] = [{"session": owner}, {"principal": owner}] if owner else [{}]
     for scope in scopes:
@@ -188,7 +190,8 @@ def _by_time(client: SyncClient, text: str) -> Commit:
                 return found
     who = owner or "you"
     hint = "choose a later time; ctx log lists commits"
-    raise Stop(NOT_FOUND, f"no commit of {who} at or before {at or 'now'}", hint=hint, symbol="commit_not_found")
+    until = "now" if past is None else moment(past)
+    raise Stop(NOT_FOUND, f"no commit of {who} at or before {until}", hint=hint, symbol="commit_not_found")
 
 
 def instant(ms: int) -> str:

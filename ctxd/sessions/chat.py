@@ -10,6 +10,7 @@ from contextlib import aclosing
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.formatting import count
 from ctxd.objects.document import AsOf
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition
@@ -50,12 +51,16 @@ class ChatPage(msgspec.Struct, frozen=True):
                 yield place, message
 
 
-def turn_not_found(session: str, turn: int, newest: int) -> CtxdError:
-    """Return the error for a turn that a session, whose newest one is ``newest``, does not have."""
+def turn_not_found(session: str, turn: int, newest: int, *, back: int = 0) -> CtxdError:
+    """Return the error for ``turn``, which a session, whose newest one is ``newest``, does not have; it was named as
+    ``back`` turns before another."""
     hint = f"Its turns are 0 to {newest}."
     if newest == 0:
         hint = "It has no turns. The conversation of an imported session is in commits, which `ctx log` lists."
-    return CtxdError("turn_not_found", f"session {session} has no turn {turn}", hint=hint)
+    message = f"session {session} has no turn {turn}"
+    if turn < 0:
+        message = f"session {session} begins less than {count(back, 'turn')} before turn {turn + back}"
+    return CtxdError("turn_not_found", message, hint=hint)
 
 
 def end_of_turn(live: LiveSession, turn: int) -> int | None:

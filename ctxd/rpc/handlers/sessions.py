@@ -78,7 +78,7 @@ class _SessionCalls:
                 turn = await turn_at(live, params.valid_time)
             turn -= params.back
             if not 0 <= turn <= newest:
-                raise turn_not_found(params.session, turn, newest)
+                raise turn_not_found(params.session, turn, newest, back=params.back)
             result = chat.SessionTurnResult(
                 session=params.session, turn=turn, turn_count=newest, tx=end_of_turn(live, turn)
             )

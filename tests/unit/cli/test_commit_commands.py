@@ -581,3 +581,28 @@ def test_the_context_of_a_session_that_has_commits_alone_says_where_its_conversa
     assert "has no turn 2; it has no turns" in ran.err and "`ctx log` lists" in ran.err
     ran = real("context", own.id)
     assert f"the chat of {own.id} is empty; its commits have a conversation: ctx materialize ctx-" in ran.err
+
+
+def test_times_turns_and_tiers_are_written_as_elsewhere(real, own, chain):
+    missing = real("resolve", "@1999-01-01T00:00Z").err
+    assert missing.startswith("ctx: no commit of the caller at or before 1999-01-01 00:00:00.000Z; ")
+    principal = real("show", "--json").json["commit"]["principal"]
+    assert (
+        f"no commit of {principal} at or before 1999-01-01 00:00:00.000Z; "
+        in real("show", f"{principal}@1999-01-01T00:00Z").err
+    )
+    assert real("materialize", "--counts").out.rstrip().endswith(" of claude-code-v1, tier: native")
+    own.user("one")
+    own.user("two")
+    ran = real("session", "chat", "@~3")
+    assert (ran.code, ran.err) == (
+        3,
+        f"ctx: session {own.id} begins less than 3 turns before turn 2; its turns are 0 to 2\n",
+    )
+    assert "has no turn 5; its turns are 0 to 2" in real("session", "chat", "@5").err
+
+
+@pytest.mark.parametrize("words", [("log",), ("show", "HEAD~1"), ("log", "-s", "{s}")])
+def test_the_default_session_without_a_commit_is_named_in_the_remedy(real, own, words):
+    ran = real(*(word.format(s=own.id) for word in words))
+    assert (ran.code, ran.err) == (3, f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} makes one\n")
