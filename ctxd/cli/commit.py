@@ -18,7 +18,7 @@ from ctxd.cli.common_options import Invocation, common, listing, note_next_page,
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
-from ctxd.cli.revision_lookup import located_assembly, session_if_any
+from ctxd.cli.revision_lookup import located_assembly, session_id, session_if_any
 from ctxd.cli.revisions import past_ms
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Stop
@@ -439,19 +439,20 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
     _print_changed(run, made)
 
 
-@click.command(
-    cls=Command, examples="ctx tag before-refactoring\nctx tag before-refactoring HEAD~3\nctx tag -d old HEAD~3"
-)
+@click.command(cls=Command, examples="ctx tag before-refactoring\nctx tag before-refactoring HEAD~3\nctx tag -d old")
 @click.argument("name", shell_complete=complete_tags)
 @commit_argument
-@click.option("-d", "--delete", is_flag=True, help="Remove the tag from the commit that has it.")
+@click.option(
+    "-d", "--delete", "--remove", "delete", is_flag=True,
+    help="Remove the tag. With COMMIT, only if COMMIT has it; with -s, only if a commit of that session has it.",
+)  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Move the tag if another commit has it.")
 @session_option
 @common
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
-    """Tag COMMIT, by default the newest of the session, with NAME, which then identifies the commit.
+    """Tag COMMIT with NAME, or with -d remove the tag NAME.
 
-    Tags belong to a session: another session can use the same NAME for one of its own commits.
+    COMMIT is by default the newest of the session; NAME then identifies it. Tags belong to a session: another session can use the same NAME for one of its own commits.
     """
     if not is_tag(name):
         hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"
@@ -474,10 +475,12 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
 def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit:
     """Return the commit with ``tag``, even if the name means something else, as those that earlier versions accepted.
     Raises: ``Stop``."""
-    found = tagged_commit(client, tag, session)
+    own = None if session is None else session_id(client, session)
+    found = tagged_commit(client, tag, own, only_its=own is not None)
     if found is None:
+        whose = "" if own is None else f" of session {own}"
         hint = "ctx log --all lists commits with their tags"
-        raise Stop(NOT_FOUND, f"no commit has the tag {tag!r}", hint=hint, symbol="commit_not_found")
+        raise Stop(NOT_FOUND, f"no commit{whose} has the tag {tag!r}", hint=hint, symbol="commit_not_found")
     return found
 
 

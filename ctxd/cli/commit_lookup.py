@@ -160,10 +160,10 @@ def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit
     return found
 
 
-def tagged_commit(client: SyncClient, tag: str, session: str | None) -> Commit | None:
-    """Return the commit with ``tag``: that of the command's session, if several have it. Raises: ``Stop`` if none of
-    several is of that session."""
-    found = tagged = client.commit_list(tag=tag, limit=PAGE_ITEMS_MAX).commits
+def tagged_commit(client: SyncClient, tag: str, session: str | None, *, only_its: bool = False) -> Commit | None:
+    """Return the commit with ``tag``: that of the command's session, if several have it. ``only_its``: no commit of
+    another session. Raises: ``Stop`` if none of several is of that session."""
+    found = tagged = client.commit_list(tag=tag, session=session if only_its else None, limit=PAGE_ITEMS_MAX).commits
     if len(found) > 1:
         own = session_if_any(client, session)
         found = tuple(each for each in found if each.session == own)

@@ -222,7 +222,7 @@ CMT-5 | A commit is durable with its delta once it is acknowledged, and is found
 CMT-6 | The history of a commit is the commit and its ancestors back to the root, in pages, at any depth. | spec3 History
 CMT-7 | Commits can be listed newest first by session, principal, tag and parent, and limited to those without children or without a summary, also after a purge, a rebuild and a restore; `ctxd verify` compares this index with the commits. | spec3 Batch Summarization
 CMT-8 | Only summary and tags of a commit change; earlier values can be read as of an earlier time. | spec3 Update Metadata
-CMT-9 | A tag names at most one commit of a principal and session; it moves only if the commit that has it is the expected one. `HEAD` and texts with the form of a commit id are no new tags; `ctx tag -d NAME` removes any tag. | ctxd
+CMT-9 | A tag names at most one commit of a principal and session; it moves only if the commit that has it is the expected one. `HEAD` and texts with the form of a commit id are no new tags; `ctx tag -d NAME` removes any tag, with `-s SESSION` only one of that session. | ctxd
 CMT-10 | Resolving a principal and an instant returns the principal's newest commit at or before the instant, and of commits with the same time the one written later, across time zones and also after a restart; a time without an offset, and any other input, is refused. | spec3 Resolve
 CMT-11 | A context is materialised from the nearest compaction or snapshot on, from the root, or from a given ancestor, with each delta exactly once and in order; without a commit it is empty. | spec3 Materialize
 CMT-12 | Materialising the same commit again reuses the first result, until something is purged. | spec3 Materialize

@@ -606,3 +606,18 @@ def test_times_turns_and_tiers_are_written_as_elsewhere(real, own, chain):
 def test_the_default_session_without_a_commit_is_named_in_the_remedy(real, own, words):
     ran = real(*(word.format(s=own.id) for word in words))
     assert (ran.code, ran.err) == (3, f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} makes one\n")
+
+
+@pytest.mark.requirement("CMT-9")
+def test_a_tag_of_another_session_is_not_removed(real, own, chain):
+    other = own.client.session(agent="demo")
+    assert real("tag", "good", chain[0]).code == 0
+    ran = real("tag", "-d", "good", "-s", other.id)
+    assert (ran.code, ran.out) == (3, "")
+    assert (
+        ran.err
+        == f"ctx: no commit of session {other.id} has the tag 'good'; ctx log --all lists commits with their tags\n"
+    )
+    assert "tag: good" in real("log").out
+    assert real("tag", "--remove", "good", "-s", own.id).code == 0
+    assert "tag: good" not in real("log").out
