@@ -334,8 +334,9 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
 
 @click.command(
     cls=Command,
-    examples="ctx materialize --format claude-code-v1 > context.jsonl\nctx materialize HEAD~2 --stop root -o context.cbor\n"
-    "ctx materialize ctx-1a2b3c4d --format narrative-v1\nctx materialize --counts --json",
+    examples="ctx materialize --format claude-code-v1 > context.jsonl\n"
+    "ctx materialize HEAD~2 --stop root -o context.cbor\nctx materialize ctx-1a2b3c4d --format narrative-v1\n"
+    "ctx materialize --counts --json",
 )
 @commit_argument
 @click.option(
@@ -452,7 +453,8 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
     """Tag COMMIT with NAME, or with -d remove the tag NAME.
 
-    COMMIT is by default the newest of the session; NAME then identifies it. Tags belong to a session: another session can use the same NAME for one of its own commits.
+    COMMIT is by default the newest of the session; NAME then identifies it. Tags belong to a session: another session
+    can use the same NAME for one of its own commits.
     """
     if not is_tag(name):
         hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND
+from ctxd.cli.unified_diff import unified
 from ctxd.click_support import Stop
 
 TRAILER: Final = "Context-Id"
@@ -69,43 +70,56 @@ exit 0
 
 
 class GitHookChange(NamedTuple):
-    """Result of an installation. ``kept``: an earlier hook still runs, or is restored. ``shared``: the hook is outside
-    the repository."""
+    """Result of an installation or a removal. ``kept``: an earlier hook still runs, or is restored. ``shared``: the
+    hook is outside the repository. ``moved``: the old and the new path of the earlier hook, if it is renamed."""
 
     told: str
     hook: Path
     changed: bool
     kept: bool
     shared: bool
+    patch: list[str]
+    moved: tuple[Path, Path] | None = None
 
 
-def install(repo: Path) -> GitHookChange:
-    """Install the hook; idempotent. Raises: ``Stop``."""
+def install(repo: Path, *, dry_run: bool = False) -> GitHookChange:
+    """Install the hook; idempotent. ``dry_run``: change nothing. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
     if _is_ours(hook):
-        changed = hook.read_text() != _HOOK or not os.access(hook, os.X_OK)
-        if changed:
+        before = hook.read_text()
+        changed = before != _HOOK or not os.access(hook, os.X_OK)
+        if changed and not dry_run:
             _write(hook)
-        return GitHookChange("renewed" if changed else "already there", hook, changed, _is_there(kept), shared)
-    if _is_there(hook):
-        if _is_there(kept):
-            raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="remove one of them", symbol="conflict")
-        _do(lambda: hook.rename(kept))
-    _do(lambda: folder.mkdir(parents=True, exist_ok=True))
-    _write(hook)
-    return GitHookChange("installed", hook, True, _is_there(kept), shared)
+        told = "renewed" if changed else "already there"
+        return GitHookChange(told, hook, changed, _is_there(kept), shared, _patch(hook, before, _HOOK))
+    is_moved = _is_there(hook)
+    if is_moved and _is_there(kept):
+        raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="remove one of them", symbol="conflict")
+    if not dry_run:
+        if is_moved:
+            _do(lambda: hook.rename(kept))
+        _do(lambda: folder.mkdir(parents=True, exist_ok=True))
+        _write(hook)
+    moved = (hook, kept) if is_moved else None
+    return GitHookChange("installed", hook, True, is_moved or _is_there(kept), shared, _patch(hook, "", _HOOK), moved)
 
 
-def uninstall(repo: Path) -> GitHookChange:
-    """Remove the hook and restore the earlier one; idempotent. Raises: ``Stop``."""
+def uninstall(repo: Path, *, dry_run: bool = False) -> GitHookChange:
+    """Remove the hook and restore the earlier one; idempotent. ``dry_run``: change nothing. Raises: ``Stop``."""
     folder, shared = _hooks(repo)
     hook, kept = folder / _NAME, folder / _KEPT
     if not _is_ours(hook):
-        return GitHookChange("not there", hook, False, False, shared)
+        return GitHookChange("not there", hook, False, False, shared, [])
     was_kept = _is_there(kept)
-    _do(lambda: kept.replace(hook) if was_kept else hook.unlink())
-    return GitHookChange("removed", hook, True, was_kept, shared)
+    patch = _patch(hook, hook.read_text(errors="replace"), "")
+    if not dry_run:
+        _do(lambda: kept.replace(hook) if was_kept else hook.unlink())
+    return GitHookChange("removed", hook, True, was_kept, shared, patch, (kept, hook) if was_kept else None)
+
+
+def _patch(hook: Path, before: str, after: str) -> list[str]:
+    return unified(before, after, str(hook), str(hook))
 
 
 def _hooks(repo: Path) -> tuple[Path, bool]:

@@ -59,6 +59,9 @@ def install_group(run: Invocation) -> None:
     """Connect a harness to ctxd, or git."""
 
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
+
+
 def _harness_command(name: HarnessCommand) -> None:
     title = {"claude": "Claude Code", "codex": "codex", "pi": "pi", "opencode": "opencode"}[name]
 
@@ -71,7 +74,7 @@ def _harness_command(name: HarnessCommand) -> None:
         f"To keep the history of a session that began earlier, run `ctx import {name}` before you resume the session.",
         examples=f"ctx install {name}\nctx install {name} --dry-run\nctx install {name} --shorten 20000",
     )
-    @click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
+    @_dry_run
     @click.option(
         "--shorten",
         type=click.IntRange(min=_SHORTEN_LEAST),
@@ -83,8 +86,11 @@ def _harness_command(name: HarnessCommand) -> None:
         words = _words(run, name, shorten)
         changed = _change(run, name, dry_run, lambda text, path: harness_hooks.add_hooks(name, text, words, path))
         socket = words[words.index("--socket") + 1] if "--socket" in words else ""
-        if not dry_run and socket.startswith(f"{gettempdir()}/"):
-            run.screen.note(f"the hooks use {socket}, which is temporary: run this again once an installed daemon runs")
+        if socket.startswith(f"{gettempdir()}/") and not (dry_run and run.screen.as_json):
+            use = "would use" if dry_run else "use"
+            run.screen.note(
+                f"the hooks {use} {socket}, which is temporary: run this again once an installed daemon runs"
+            )
         if changed and not dry_run:
             run.screen.note(
                 f"run ctx import {name} before you resume a session that began earlier: it adds the history"
@@ -131,7 +137,7 @@ def _uninstall_command(name: HarnessCommand) -> None:
         "If nothing else has changed, the file is the same as before, byte for byte.",
         examples=f"ctx uninstall {name}\nctx uninstall {name} --dry-run",
     )
-    @click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
+    @_dry_run
     @common
     def disconnect(run: Invocation, dry_run: bool) -> None:
         _change(run, name, dry_run, lambda text, path: _restored(name, text, path))
@@ -141,32 +147,43 @@ for _name in HARNESS_OF:
     _uninstall_command(_name)
 
 
-@install_group.command(cls=Command, examples="ctx install git\nctx install git --repo ~/src/demo")
+@install_group.command(
+    cls=Command, examples="ctx install git\nctx install git --repo ~/src/demo\nctx install git --dry-run"
+)
 @_repo
+@_dry_run
 @click.option("--uninstall", "is_removed", is_flag=True, help="The same as ctx uninstall git.")
 @common
-def git(run: Invocation, repo: Path, is_removed: bool) -> None:
+def git(run: Invocation, repo: Path, dry_run: bool, is_removed: bool) -> None:
     """Add a trailer "Context-Id: ID" to each commit that is made in a context.
 
     Installs a commit-msg hook in the hooks directory that git uses (core.hooksPath if set). An existing hook runs
     first. All work trees of a repository share the hook. The hook never makes a commit fail.
     """
-    _print_git(run, uninstall_git_hook(repo) if is_removed else install_git_hook(repo))
+    change = uninstall_git_hook if is_removed else install_git_hook
+    _print_git(run, change(repo, dry_run=dry_run), dry_run)
 
 
 @uninstall.command(cls=Command, name="git", examples="ctx uninstall git\nctx uninstall git --repo ~/src/demo")
 @_repo
+@_dry_run
 @common
-def git_uninstall(run: Invocation, repo: Path) -> None:
+def git_uninstall(run: Invocation, repo: Path, dry_run: bool) -> None:
     """Remove the commit-msg hook that `ctx install git` added, and restore the hook that was there before."""
-    _print_git(run, uninstall_git_hook(repo))
+    _print_git(run, uninstall_git_hook(repo, dry_run=dry_run), dry_run)
 
 
-def _print_git(run: Invocation, done: GitHookChange) -> None:
+def _print_git(run: Invocation, done: GitHookChange, dry_run: bool) -> None:
     if run.screen.as_json:
-        run.screen.document({"hook": str(done.hook), "changed": done.changed, "kept": done.kept})
+        patch = "".join(done.patch)
+        run.screen.document({"hook": str(done.hook), "changed": done.changed, "kept": done.kept, "patch": patch})
         return
-    run.screen.line(f"{done.told}: {done.hook}")
+    if dry_run:
+        print_diff(run, done.patch)
+        if done.moved is not None:
+            run.screen.note("{} would be renamed to {}".format(*done.moved))
+    else:
+        run.screen.line(f"{done.told}: {done.hook}")
     if done.shared:
         run.screen.note("core.hooksPath leads there: every repository that uses it has the hook")
 
@@ -269,15 +286,14 @@ def _change(run: Invocation, name: HarnessCommand, dry_run: bool, change: Callab
     except RecursionError:
         raise Stop(FAILURE, f"{path}: {_TOO_DEEP}; nothing was changed", symbol="unsupported") from None
     changed = after != text
-    if changed and not dry_run:
-        _write(name, path, before, after)
+    is_removed = changed and not dry_run and _write(name, path, before, after)
     patch = unified(text, after, str(path), str(path))
     if run.screen.as_json:
         run.screen.document({"file": str(path), "changed": changed, "patch": "".join(patch)})
     elif dry_run:
         print_diff(run, patch)
     else:
-        run.screen.line(f"{'changed' if changed else 'unchanged'}: {path}")
+        run.screen.line(f"{'removed' if is_removed else 'changed' if changed else 'unchanged'}: {path}")
     return changed
 
 
@@ -296,8 +312,9 @@ def _backup(path: Path) -> Path:
     return path.with_name(path.name + BACKUP)
 
 
-def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -> None:
-    """Replace the file at ``path``, or the target of a symbolic link there, atomically. Raises: ``Stop``."""
+def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -> bool:
+    """Replace the file at ``path``, or the target of a symbolic link there, atomically. Returns: True if it was
+    removed, as nothing is left in it. Raises: ``Stop``."""
     target, copy = Path(os.path.realpath(path)), _backup(path)
     try:
         like = None if before is None else target.stat()
@@ -308,7 +325,7 @@ def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -
         if not after and not copy.exists():
             _require_unchanged(path, before)
             target.unlink()
-            return
+            return True
         target.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as drafts:
             new = drafts.enter_context(_draft(target, after.encode(), like))
@@ -321,6 +338,7 @@ def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -
             copy.unlink()
     except OSError as error:
         raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
+    return False
 
 
 def _require_unchanged(path: Path, before: bytes | None) -> None:

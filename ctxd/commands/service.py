@@ -57,6 +57,7 @@ def service() -> None:
     """
 
 
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Print the files that would change; change nothing.")
 _system_option = click.option("--system", is_flag=True, help="For the whole host instead of this user; needs root.")
 _root_option = click.option("--root", type=AbsolutePath(), default=Path("/"), help="Install below this directory.")
 
@@ -65,13 +66,15 @@ _root_option = click.option("--root", type=AbsolutePath(), default=Path("/"), he
 @_system_option
 @_root_option
 @click.option("--program", help="Path of ctxd in the units [default: this program].")
+@_dry_run_option
 @json_option
-def install(system: bool, root: Path, program: str | None, as_json: bool) -> None:
+def install(system: bool, root: Path, program: str | None, dry_run: bool, as_json: bool) -> None:
     """Install or upgrade the service. Files that were changed since the last installation are kept.
 
     \b
     Examples:
       ctxd service install
+      ctxd service install --dry-run
       ctxd service install --system --root "$DESTDIR" --program /usr/local/bin/ctxd
     """
     known = _read(_manifest_path(system, root))
@@ -83,28 +86,30 @@ def install(system: bool, root: Path, program: str | None, as_json: bool) -> Non
             if path.exists() and _digest(path) not in (known.files.get(name), digest):
                 kept.append(str(path))
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            if not dry_run:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
             written[name] = digest
-        manifest = _manifest_path(system, root)
-        manifest.parent.mkdir(parents=True, exist_ok=True)
-        manifest.write_bytes(msgspec.json.format(msgspec.json.encode(Manifest({**known.files, **written})), indent=1))
+        if not dry_run:
+            _write_manifest(_manifest_path(system, root), Manifest({**known.files, **written}))
     except OSError as error:
         raise Stop(FAILURE, f"cannot write {error.filename}: {error.strerror}", hint=_REMEDY) from error
     steps = _NEXT_SYSTEM if system else _NEXT_USER
     installed = [str(root / name) for name in written]
-    lines = [f"installed {path}" for path in installed]
-    lines += [f"kept {path}: it was changed; remove it and install again to replace it" for path in kept]
-    lines += ["", "Next:", *(f"  {step}" for step in steps)]
-    show(as_json, {"installed": installed, "kept": kept, "next": steps}, "\n".join(lines))
+    done, stays = ("would install", "would keep") if dry_run else ("installed", "kept")
+    lines = [f"{done} {path}" for path in installed]
+    lines += [f"{stays} {path}: it was changed; remove it and install again to replace it" for path in kept]
+    lines += [] if dry_run else ["", "Next:", *(f"  {step}" for step in steps)]
+    show(as_json, {"installed": installed, "kept": kept, "next": steps, "dry_run": dry_run}, "\n".join(lines))
     sys.exit(int(bool(kept)))
 
 
 @service.command()
 @_system_option
 @_root_option
+@_dry_run_option
 @json_option
-def uninstall(system: bool, root: Path, as_json: bool) -> None:
+def uninstall(system: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """Remove the installed files; changed ones stay.
 
     State and settings stay too.
@@ -124,14 +129,18 @@ def uninstall(system: bool, root: Path, as_json: bool) -> None:
             if path.exists() and _digest(path) != digest:
                 kept.append(str(path))
                 continue
-            path.unlink(missing_ok=True)
+            if not dry_run:
+                path.unlink(missing_ok=True)
             removed.append(str(path))
-        manifest.unlink(missing_ok=True)
+        if not dry_run:
+            manifest.unlink(missing_ok=True)
     except OSError as error:
         raise Stop(FAILURE, f"cannot remove {error.filename}: {error.strerror}", hint=_REMEDY) from error
-    lines = [f"removed {path}" for path in removed]
-    lines += [f"kept {path}: it was changed" for path in kept]
-    show(as_json, {"removed": removed, "kept": kept}, "\n".join(lines) or "nothing was installed")
+    done, stays = ("would remove", "would keep") if dry_run else ("removed", "kept")
+    lines = [f"{done} {path}" for path in removed]
+    lines += [f"{stays} {path}: it was changed" for path in kept]
+    document = {"removed": removed, "kept": kept, "dry_run": dry_run}
+    show(as_json, document, "\n".join(lines) or "nothing was installed")
 
 
 def _contents(system: bool, root: Path, program: str) -> Iterator[tuple[Path, str]]:
@@ -184,6 +193,11 @@ def _read(path: Path) -> Manifest:
         raise Stop(
             FAILURE, f"{path} is damaged: {error}", hint="remove it, and the files that ctxd installed, by hand"
         ) from error
+
+
+def _write_manifest(path: Path, manifest: Manifest) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def _digest(path: Path) -> str:

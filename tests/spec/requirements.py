@@ -307,7 +307,7 @@ OPS-1 | The socket never has wider permissions than configured; a stale one is r
 OPS-2 | On SIGTERM the daemon finishes calls in flight, refuses new ones, and exits with 0. | ctxd
 OPS-3 | `daemon.status` reports health, queue and figures. | ctxd
 OPS-4 | A file of the operator extends and changes the table of models; an invalid file is refused with its name and the error, an unknown model with a list of the known ones. | ctxd
-SVC-14 | `ctxd service install` and `make install DESTDIR=` install units, completions and man pages, upgrade them, and remove exactly the files that they installed. | ctxd
+SVC-14 | `ctxd service install` and `make install DESTDIR=` install units, completions and man pages, upgrade them, and remove exactly the files that they installed. With `--dry-run`, `ctxd service install` and `uninstall` print the files and change none. | ctxd
 SVC-1 | Under a service manager the daemon reports ready once the journal is recovered and it serves calls, and reports when it is stopping. It listens on the socket that the service manager passes, and does not remove that socket. | ctxd
 SVC-2 | The service manager keeps the sockets of sandboxes: a client that connects to one of them, or to the host's, while no daemon runs is served by the next daemon. | ctxd
 SVC-3 | The watchdog is pinged only if the event loop runs and the store's thread has completed work; a daemon that is frozen, or whose disk hangs, does not ping. | ctxd
@@ -354,7 +354,7 @@ CLI-1 | Every `ctx` command takes `--json`, `--socket` and `--timeout`, before o
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd
 CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. If a session is named that does not exist, it reports this on standard error. | spec 3
-CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and `ctx uninstall git` restores them. A link among the hooks is never written through. | ctxd
+CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and `ctx uninstall git` restores them; with `--dry-run`, both print the change and make none. A link among the hooks is never written through. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
 CLI-10 | Without a session argument, a command uses `$CTXD_SESSION`, the only open session, or the one whose working directory contains the current directory. A session that is paused and has no turn, such as an imported one, is a default only if no other session is open, and then only by its working directory. A command that would read or continue the newest commit is refused if several sessions could be meant. | ctxd
 CLI-11 | Times can be written naturally: `now`, `yesterday 13:44`, `2 hours ago`, a date, or milliseconds since 1970. `now` includes everything recorded, also if the clock was set back since. | ctxd

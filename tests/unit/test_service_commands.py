@@ -35,7 +35,22 @@ def test_a_users_service_is_installed_upgraded_and_removed(tmp_path, home):
     code, removed = service("uninstall", **home)
     assert (code, removed["kept"]) == (0, [])
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []
-    assert service("uninstall", **home) == (0, {"removed": [], "kept": []})
+    assert service("uninstall", **home) == (0, {"removed": [], "kept": [], "dry_run": False})
+
+
+@pytest.mark.requirement("SVC-14")
+def test_a_dry_run_names_the_files_and_changes_none(tmp_path, home):
+    def files():
+        return sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+    code, planned = service("install", "--dry-run", **home)
+    assert (code, planned["dry_run"], files()) == (0, True, [])
+    done = service("install", **home)[1]
+    assert done["installed"] == planned["installed"]
+    placed = files()
+    code, planned = service("uninstall", "--dry-run", **home)
+    assert (code, sorted(planned["removed"])) == (0, sorted(done["installed"]))
+    assert files() == placed
 
 
 @pytest.mark.requirement("SVC-14")
