@@ -21,7 +21,10 @@ _objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...
 @session_option
 @common
 def activate(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
-    """Load objects into the window: ids, unique prefixes of 8 characters, or paths."""
+    """Load objects into the window.
+
+    OBJECT is an id, a unique prefix of 8 characters, or a path.
+    """
     _move(run, objects, session, SyncClient.session_activate)
 
 
@@ -39,7 +42,10 @@ def deactivate(run: Invocation, objects: tuple[str, ...], session: str | None) -
 @session_option
 @common
 def pin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
-    """Keep objects loaded: no collapse and no budget takes them out."""
+    """Keep objects loaded: no collapse and no budget takes them out.
+
+    `ctx deactivate` still does; the pin holds again once they are activated.
+    """
     _move(run, objects, session, SyncClient.session_pin)
 
 
@@ -68,5 +74,7 @@ def _move(
                 pinned = ", pinned" if done.pinned else ""
                 unchanged = "" if done.changed else " (it was so already)"
                 run.screen.line(f"{cell(done.object)} is {done.level}{pinned}{unchanged}")
+                if done.pinned and done.level != "active":
+                    run.screen.note(f"{done.object} is out of the window despite its pin; ctx activate loads it again")
     if run.screen.as_json:
         run.screen.document({"items": moved})

@@ -109,7 +109,7 @@ SES-2 | The index only grows. | spec 1.4
 SES-3 | The active and pinned sets are always subsets of the pool, and the pool is a subset of the index. | spec 3.1
 SES-4 | Activating an indexed object promotes it to the pool first; activating an unread file reads it first. | spec 3.3
 SES-5 | Activating an object whose content is unavailable fails and changes nothing: with `file_not_found` if the file is confirmed gone, with the retryable `source_unreachable` if it is unreachable. | ctxd
-SES-6 | Deactivating an inactive object and unpinning an unpinned one are errors. | ctxd
+SES-6 | Deactivating an inactive object and unpinning an unpinned one are errors. A pinned object can be deactivated, and stays pinned; `ctx deactivate` notes that. | ctxd
 SES-7 | Removing an object from the pool also removes it from the active and pinned sets; its index entry remains. | spec 3.4
 SES-8 | A user message starts a turn; messages, including tool results, keep their order. | spec 2.5
 SES-9 | Sessions are listed newest first with a preview, filtered by state, agent, label and text. | ctxd
