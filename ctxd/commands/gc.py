@@ -46,9 +46,9 @@ class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of c
 def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool, config: Path | None) -> None:
     """Erase sessions trashed longer than --keep ago, and move sessions idle for longer than --keep to the trash.
 
-    Requires a running daemon. Files, artifacts, commits, and tool calls that other sessions share are kept. Commits
-    that the daemon made automatically are erased unless a tag, a session or a kept commit refers to them.
-    `ctx session restore` restores a session from the trash until it is erased.
+    Works through the running daemon, which --socket names; there is no --state-dir. Files, artifacts, commits, and tool
+    calls that other sessions share are kept. Commits that the daemon made automatically are erased unless a tag, a
+    session or a kept commit refers to them. `ctx session restore` restores a session from the trash until it is erased.
 
     \b
     Examples:
