@@ -12,7 +12,7 @@ from ctxd.cli.commit_lookup import start_context
 from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
-from ctxd.cli.session import text_or_file
+from ctxd.cli.session import note_default, text_or_file
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
@@ -79,10 +79,11 @@ def fork(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that continues from a commit, or from a current or past state of a session, such as s1@12.
+    """Start a session from any commit or REV, also in another harness.
 
-    The default is the current state of the default session. The new session has the settings of the source except for
-    the options given here, and from then on the two sessions are independent. COMMIT may be a commit of any agent.
+    It continues from a commit, or from a current or past state of a session, such as s1@12. The default is the current
+    state of the default session. The new session has the settings of the source except for
+    the options given here, and from then on the two sessions are independent. COMMIT may be a commit of any agent. `ctx session fork` keeps all settings.
 
     With --in, a harness continues the session: Claude Code, codex, pi or opencode, whichever harness wrote the source.
     """
@@ -119,11 +120,11 @@ def resume(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that continues the newest work: yours in this project, or PRINCIPAL's in any project.
+    """Start a new session that continues your newest work.
 
-    The project is that of the current directory; in a repository with several packages, only the package that contains
+    The work is yours in this project, or PRINCIPAL's in any project. The project is that of the current directory; in a repository with several packages, only the package that contains
     the directory counts. The command prints the session that it continues. New content of that session is committed
-    first, so that a crash of the agent loses nothing. To reactivate a paused session, use `ctx session resume` instead.
+    first, so that a crash of the agent loses nothing. `ctx session resume` instead reactivates a paused session.
 
     With --in, a harness continues the session, and the argument may also be a commit or a moment of a session. For a
     commit of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.
@@ -245,3 +246,4 @@ def _print_started(run: Invocation, made: SessionView, origin: str | None = None
     else:
         after = f"after {count(made.turn_count, 'turn')}"
         run.screen.line(f"{made.session} continues {f'from {cell(origin)}, ' if origin else ''}{after}")
+        note_default(run, made.session)

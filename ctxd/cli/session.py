@@ -223,7 +223,10 @@ def pause(run: Invocation, session: str | None, wait: bool) -> None:
 @session_argument
 @common
 def resume(run: Invocation, session: str | None) -> None:
-    """Continue a paused session; its files are checked."""
+    """Reactivate a paused session; its files are checked.
+
+    `ctx resume` instead starts a new session that continues your newest work.
+    """
     with run.client() as client:
         done = client.session_resume(_here_or_elsewhere(client, session))
     found = done.reconciled
@@ -255,10 +258,11 @@ def close(run: Invocation, session: str | None) -> None:
 @listing
 @common
 def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) -> None:
-    """Start a session that continues from a moment of another: now, at REV such as s1@12, or at a commit.
+    """Copy a session as it is, or as it was at REV or a commit.
 
-    It begins with the chat, the sets and the context of that moment; neither session sees what the other does from then
-    on. To rewind a session, fork it at an earlier moment and continue in the fork.
+    The copy begins with the settings, the chat, the sets and the context of that moment, such as s1@12; neither session
+    sees what the other does from then on. To rewind a session, fork it at an earlier moment and continue in the fork.
+    `ctx fork` also changes settings, and starts from commits of other sessions.
     """
     with run.client() as client:
         moment = Times()
@@ -277,6 +281,12 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
         run.screen.document(done)
     else:
         run.screen.line(f"{done.session} continues from {done.base} at turn {done.turn:,}")
+        note_default(run, done.session)
+
+
+def note_default(run: Invocation, session: str) -> None:
+    """Note how to make a new ``session`` the default one: its source is usually open as well."""
+    run.screen.note(f"export CTXD_SESSION={shlex.quote(session)}")
 
 
 @session.command(cls=Command, examples="ctx session rm s1\nctx session rm s1 s2 s3 --json")

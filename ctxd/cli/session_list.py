@@ -110,7 +110,7 @@ def ls(
                 count(each.active_count),
                 count(each.index_count),
                 age(each.updated_at, now),
-                (each.host or "") if elsewhere else each.title or each.preview,
+                (each.host or "") if elsewhere else _titled(each),
             )
             for each in page.sessions
         ],
@@ -125,6 +125,13 @@ def project_place(given: str | None) -> str | None:
     if given is None or not given.startswith((".", "/", "~")):
         return given
     return os.path.abspath(os.path.expanduser(given))
+
+
+def _titled(row: SessionSummary) -> str:
+    """The title of a row, after the session or the commit that it continues."""
+    title = row.title or row.preview
+    source = None if row.origin is None else row.origin.session or row.origin.commit
+    return title if source is None else f"(continues {source}) {title}".rstrip()
 
 
 def _name(project: Project | None) -> str:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ctxd.errors import CtxdError
 from ctxd.sessions.project_match import Key, ProjectFilter, keys_of
 from ctxd.sessions.session_list_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, count_matches
-from ctxd.sessions.session_settings import SessionSettings, title_of
+from ctxd.sessions.session_settings import SessionSettings, origin_of, title_of
 from ctxd.sessions.stored_session import SessionHead
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.session_list import SessionListParams
@@ -59,6 +59,7 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
         project=settings.project,
         title=title_of(settings, head.first_prompt),
         archived=settings.archived,
+        origin=origin_of(settings),
     )
 
 

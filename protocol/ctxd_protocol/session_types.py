@@ -138,7 +138,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``workdir`` is the agent's working directory. ``host``: the name of the last host that wrote to the session, None
     for sessions of this host. ``harness``: the value of the label ``harness``, set by hooks and imports. ``title``: the
     one set by ``session.annotate``, else the harness's, else the first prompt. Times of an imported session are those
-    of its events.
+    of its events. ``origin``: that of a session that continues another.
     """
 
     session: str
@@ -158,6 +158,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     project: Project | None = None
     title: str = ""
     archived: bool = False
+    origin: SessionOrigin | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,3 +27,17 @@ def test_a_pinned_object_that_is_deactivated_is_noted(real, session):
     again = real("activate", id)
     assert (again.out, again.err) == (f"{id} is active, pinned\n", "")
     assert real("deactivate", id, "--json").err == ""
+
+
+@pytest.mark.requirement("SES-40")
+def test_a_new_session_that_continues_another_names_it_and_how_to_make_it_the_default(real, session):
+    commit = session.client.context_current(session=session.id).context_id
+    principal = session.view().session.principal
+    for words in (("fork", session.id), ("session", "fork", session.id), ("fork", commit), ("resume", principal)):
+        ran = real(*words)
+        made = ran.out.split()[0]
+        assert (ran.code, ran.err) == (0, f"export CTXD_SESSION={made}\n"), words
+        (row,) = (line for line in real("session", "ls").out.splitlines() if line.startswith(made))
+        assert "(continues s-" in row, words
+    assert f"(continues {session.id})" in real("session", "ls").out
+    assert real("fork", session.id, "-q").err == real("fork", session.id, "--json").err == ""
