@@ -36,7 +36,7 @@ class Stop(Exception):
 
 
 class Command(click.Command):
-    """A command whose help shows ``examples``, one a line, after its description."""
+    """A command whose help shows ``examples``, one per line, after its description."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)

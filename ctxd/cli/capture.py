@@ -47,7 +47,7 @@ _BY_SIGNAL: Final = 128
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the agent's output from standard input.")
 @click.option(
     "--from", "transcript", type=click.Path(path_type=Path), metavar="FILE",
-    help="Commit the whole transcript FILE of Claude Code, codex, pi or opencode.",
+    help="Commit one transcript, FILE of Claude Code, codex, pi or opencode; `ctx import` commits all of a harness.",
 )  # fmt: skip
 @click.option("--parent", metavar="COMMIT", help="Continue the chain of this commit.")
 @click.option(
@@ -63,7 +63,7 @@ _BY_SIGNAL: Final = 128
 )  # fmt: skip
 @click.option("--every", type=click.IntRange(min=1), default=1, metavar="N", help="Commit at each Nth turn boundary.")
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=30.0, metavar="S",
+    "--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
     help="Seconds to wait for the daemon after the agent has ended.",
 )  # fmt: skip
 @common
@@ -82,14 +82,16 @@ def capture(
     every: int,
     wait: float,
 ) -> None:
-    """Run COMMAND, an agent that prints stream-json, and keep its conversation as a chain of context commits.
+    """Run an agent, and keep its conversation as commits.
 
-    The output passes through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. COMMAND keeps
-    running while the daemon is unavailable; its commits are delivered when the daemon responds again. Commits not
-    delivered within --wait seconds after COMMAND ends are stored in a file, and the next `ctx capture` delivers them.
+    COMMAND is an agent that prints stream-json; its conversation becomes a chain of context commits. The output passes
+    through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. COMMAND keeps running while the
+    daemon is unavailable; its commits are delivered when the daemon responds again. Commits not delivered within --wait
+    seconds after COMMAND ends are stored in a file, and the next `ctx capture` delivers them.
 
-    With --from, a transcript becomes a chain of commits, and each sub-agent a chain that begins at the commit that
-    spawned it. A repeated import creates no duplicate commits.
+    With --from, one transcript becomes a chain of commits, and each sub-agent a chain that begins at the commit that
+    spawned it. A repeated import creates no duplicate commits. `ctx session import FILE` instead
+    stores a transcript as the chat of a session.
     """
     if (bool(command), from_stdin, transcript is not None).count(True) != 1:
         raise Stop(USAGE, "give one of a command after --, --stdin and --from", symbol="invalid_params")

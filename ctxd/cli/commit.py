@@ -95,7 +95,10 @@ def checkpoint(
     thread: str,
     session: str | None,
 ) -> None:
-    """Commit the delta in FILE, the new events since the parent; '-' reads it from standard input."""
+    """Commit the delta in FILE, the new events since the parent.
+
+    '-' reads it from standard input.
+    """
     if root and parent is not None:
         raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
     with run.client() as client:
@@ -152,10 +155,11 @@ def log(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """Show COMMIT and its ancestors, newest first; COMMIT defaults to the newest of the session.
+    """Show COMMIT and its ancestors, newest first.
 
-    COMMIT is ctx-1a2b3c4d, a tag, HEAD, a session, s1@12 (turn 12), or PRINCIPAL@TIME; HEAD~2 is two commits back.
-    With --graph, --all or --no-summary, list all commits that match instead.
+    COMMIT defaults to the newest of the session. It is ctx-1a2b3c4d, a tag, HEAD, a session, s1@12 (turn 12), or
+    PRINCIPAL@TIME; HEAD~2 is two commits back. With --graph, --all or --no-summary, list all commits that match
+    instead.
     """
     if commit is not None and (graph or everything or bare):
         raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")
@@ -360,7 +364,11 @@ def materialize(
     output: BinaryIO | None,
     session: str | None,
 ) -> None:
-    """Print the context of COMMIT, by default the newest of the session: the conversation that an agent continues."""
+    """Print the conversation that an agent continues at COMMIT.
+
+    This context of COMMIT, by default the newest of the session, has the format of its commits unless --format names
+    another: the client and the daemon record events-v1, which is binary.
+    """
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit
@@ -409,7 +417,10 @@ def _counts(made: CommitMaterializeResult) -> str:
 @click.argument("principal", metavar="PRINCIPAL@TIME")
 @common
 def resolve(run: Invocation, principal: str) -> None:
-    """Print the newest commit of PRINCIPAL at TIME; without PRINCIPAL, of the caller."""
+    """Print the newest commit of PRINCIPAL at TIME.
+
+    Without PRINCIPAL, it is that of the caller.
+    """
     owner, sign, time = principal.rpartition("@")
     if not sign:
         raise Stop(USAGE, f"{principal!r} names no time", hint="write PRINCIPAL@TIME, such as uid:1000@2h")
@@ -433,7 +444,10 @@ def resolve(run: Invocation, principal: str) -> None:
 @session_option
 @common
 def annotate(run: Invocation, commit: str | None, summary: str, session: str | None) -> None:
-    """Set the summary of COMMIT, by default the newest of the session."""
+    """Set the summary of COMMIT.
+
+    COMMIT is by default the newest of the session.
+    """
     with run.client() as client:
         id = located_commit(client, commit, session).commit
         made = client.commit_annotate(id, summary).commit
@@ -505,7 +519,10 @@ def _check_sessions(everything: bool, session: str | None) -> None:
 @listing
 @common
 def branch(run: Invocation, everything: bool, session: str | None, limit: int, cursor: str | None) -> None:
-    """List the branch tips of a session, newest first: the commits without a child."""
+    """List the branch tips of a session, newest first.
+
+    These are its commits without a child.
+    """
     _check_sessions(everything, session)
     with run.client() as client:
         id = None if everything else session_if_any(client, session, refuses_several=True)
@@ -532,7 +549,10 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
 @session_option
 @common
 def diff(run: Invocation, before: str, after: str | None, stop: str, session: str | None) -> None:
-    """Compare the contexts of two commits as text; the second is by default the newest of the session."""
+    """Compare the contexts of two commits as text.
+
+    The second is by default the newest of the session.
+    """
     with run.client() as client:
         names = [located_commit(client, text, session).commit for text in (before, after)]
         first, second = (str(_content(client, name, stop, _NARRATIVE)[0]) for name in names)

@@ -353,9 +353,9 @@ class CommitDelivery:
         stored = 0 if self._file is None else min(self._file.waiting, self._unsent)
         lost = self._unsent - stored
         if (self._made or self._held) and not self._messages:
-            outcome = "" if self._made else ", and nothing was committed"
+            more = "" if self._made else ", and nothing was committed"
             self._notes.append(
-                f"the output had no message{outcome}: the agent has to print stream-json (claude -p --output-format "
+                f"the output had no message{more}: the agent has to print stream-json (claude -p --output-format "
                 "stream-json --verbose …)"
             )
         if self._run.screen.as_json:

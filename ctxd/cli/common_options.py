@@ -77,20 +77,20 @@ class Invocation:
         return str(config.socket) if config.origins["socket"].startswith("file") else None
 
 
-def common_options(run: Callable[P, R]) -> Callable[P, R]:
-    """Add the options that may stand before or after a command's name."""
+def common_options(run: Callable[P, R], *, json: str = "One JSON document instead of text.") -> Callable[P, R]:
+    """Add the options that may stand before or after a command's name. ``json``: the help of ``--json``."""
     for option in (
         click.option(
             "--timeout",
             "deadline_s",
             type=_Seconds(min=0.001),
             metavar="SECONDS",
-            help=f"Timeout per call [default: {DEADLINE_S:.0f}].",
+            help=f"Seconds per call [default: {DEADLINE_S:.0f}].",
         ),
         click.option(
             "--socket", metavar="PATH", help="The daemon's socket [default: $CTXD_SOCKET, then the usual places]."
         ),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text."),
+        click.option("--json", "as_json", is_flag=True, help=json),
     ):
         run = option(run)
     return run
@@ -98,8 +98,15 @@ def common_options(run: Callable[P, R]) -> Callable[P, R]:
 
 def common(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     """Add the options that every command has, and pass the ``Invocation`` as the first argument."""
+    return common_options(_with_invocation(run))
 
-    @common_options
+
+def streaming(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
+    """As ``common``, for a command that prints many documents."""
+    return common_options(_with_invocation(run), json="JSON lines instead of text.")
+
+
+def _with_invocation(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     @click.pass_context
     @functools.wraps(run)
     def wrapper(ctx: click.Context, /, *args: Any, **options: Any) -> R:  # noqa: ANN401 - click's own
@@ -110,9 +117,14 @@ def common(run: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     return wrapper
 
 
+def quiet(help: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Add ``-q`` with its ``help``; apply above ``common``, so that the help lists it first."""
+    return click.option("-q", "--quiet", is_flag=True, help=help)
+
+
 def listing(run: Callable[P, R]) -> Callable[P, R]:
-    """Add ``-q``; apply above ``common``, so that the help lists it first."""
-    return click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")(run)
+    """Add ``-q`` for ids; apply above ``common``."""
+    return quiet("Ids only, one per line.")(run)
 
 
 def paged(run: Callable[P, R]) -> Callable[P, R]:

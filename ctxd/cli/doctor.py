@@ -29,7 +29,7 @@ ANSWER_S_MAX: Final = 5.0
 @click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
 @common
 def doctor(run: Invocation) -> int:
-    """Check what ctxd needs on this host, and print a remedy for each problem.
+    """Check this host for what ctxd needs, and print remedies.
 
     Exits with 7 when a check fails; warnings alone do not count.
     """

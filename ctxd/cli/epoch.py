@@ -16,7 +16,7 @@ from ctxd_protocol.methods.epochs import EpochShowResult, EpochText
 @click.group(cls=Group, examples="ctx epoch show s1@12")
 @common
 def epoch(run: Invocation) -> None:
-    """Context epochs: the system context that a model had received."""
+    """Context epochs: the system context that a model has received."""
 
 
 @epoch.command(

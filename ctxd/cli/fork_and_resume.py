@@ -82,8 +82,9 @@ def fork(
     """Start a session from any commit or REV, also in another harness.
 
     It continues from a commit, or from a current or past state of a session, such as s1@12. The default is the current
-    state of the default session. The new session has the settings of the source except for
-    the options given here, and from then on the two sessions are independent. COMMIT may be a commit of any agent. `ctx session fork` keeps all settings.
+    state of the default session. The new session has the settings of the source except for the options given here, and
+    from then on the two sessions are independent. COMMIT may be a commit of any agent. `ctx session fork` keeps all
+    settings.
 
     With --in, a harness continues the session: Claude Code, codex, pi or opencode, whichever harness wrote the source.
     """
@@ -122,9 +123,10 @@ def resume(
 ) -> None:
     """Start a new session that continues your newest work.
 
-    The work is yours in this project, or PRINCIPAL's in any project. The project is that of the current directory; in a repository with several packages, only the package that contains
-    the directory counts. The command prints the session that it continues. New content of that session is committed
-    first, so that a crash of the agent loses nothing. `ctx session resume` instead reactivates a paused session.
+    The work is yours in this project, or PRINCIPAL's in any project. The project is that of the current directory; in a
+    repository with several packages, only the package that contains the directory counts. The command prints the
+    session that it continues. New content of that session is committed first, so that a crash of the agent loses
+    nothing. `ctx session resume` instead reactivates a paused session.
 
     With --in, a harness continues the session, and the argument may also be a commit or a moment of a session. For a
     commit of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.

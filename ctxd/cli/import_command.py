@@ -48,7 +48,10 @@ _SAVED_S_MAX: Final = 5.0
 @click.option("--watch", is_flag=True, help="Keep running and import new lines as they are written, until interrupted.")
 @common
 def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run: bool, watch: bool) -> None:
-    """Import the sessions of HARNESS from PATH, a file or a folder, or from the places where HARNESS keeps them.
+    """Import all sessions of HARNESS, as commits.
+
+    They are read from PATH, a file or a folder, by default from the places where HARNESS keeps them. `ctx capture
+    --from FILE` commits one transcript, and `ctx session import FILE` stores one as the chat of a session.
 
     Each session becomes a chain of commits with its unchanged lines and their original times. Branches, sub-agents and
     forks become branches of the chain. The sources are not modified. A repeated import reads only new content and

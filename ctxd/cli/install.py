@@ -56,7 +56,7 @@ class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
 )
 @common
 def install_group(run: Invocation) -> None:
-    """Connect a harness to ctxd, or git."""
+    """Connect a harness or git to ctxd."""
 
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Print the change as a patch; change nothing.")
@@ -155,10 +155,11 @@ for _name in HARNESS_OF:
 @click.option("--uninstall", "is_removed", is_flag=True, help="The same as ctx uninstall git.")
 @common
 def git(run: Invocation, repo: Path, dry_run: bool, is_removed: bool) -> None:
-    """Add a trailer "Context-Id: ID" to each commit that is made in a context.
+    """Add a trailer "Context-Id: ID" to each git commit.
 
-    Installs a commit-msg hook in the hooks directory that git uses (core.hooksPath if set). An existing hook runs
-    first. All work trees of a repository share the hook. The hook never makes a commit fail.
+    The commit must be made in a context. Installs a commit-msg hook in the hooks directory that git uses
+    (core.hooksPath if set). An existing hook runs first. All work trees of a repository share the hook. The hook never
+    makes a commit fail.
     """
     change = uninstall_git_hook if is_removed else install_git_hook
     _print_git(run, change(repo, dry_run=dry_run), dry_run)

@@ -6,7 +6,16 @@ from typing import Any, Final
 
 import click
 
-from ctxd.cli.common_options import Invocation, common, listing, note_next_page, object_argument, paged, session_option
+from ctxd.cli.common_options import (
+    Invocation,
+    common,
+    listing,
+    note_next_page,
+    object_argument,
+    paged,
+    quiet,
+    session_option,
+)
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import Times, session_id, session_if_any, times_of
@@ -114,13 +123,13 @@ def as_of(run: Invocation, object: str, when: str | None, tx: int | None, sessio
 @object_argument
 @paged
 @click.option("--corrections", is_flag=True, help="Also versions that were corrected later.")
-@listing
+@quiet("Journal sequences only, one per line.")
 @session_option
 @common
 def history(
     run: Invocation, object: str, limit: int, cursor: str | None, corrections: bool, session: str | None
 ) -> None:
-    """List the versions of OBJECT, newest first. With -q, their journal sequences."""
+    """List the versions of OBJECT, newest first."""
     with run.client() as client:
         id, name = _names(client, object, session)
         page = client.object_history(
@@ -247,8 +256,21 @@ ctx query --at 2h < query.edn""",
 @click.argument("args", metavar="[ARG]...", nargs=-1)
 @click.option("--at", "when", metavar="WHEN", help="As of this time or revision.")
 @click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
-@click.option("--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, help="Maximum number of rows.")
-@click.option("--time", "time_s", type=click.FloatRange(0.001, 30), default=10.0, help="Seconds the query may run.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, PAGE_ITEMS_MAX),
+    default=100,
+    show_default=True,
+    help="Maximum number of rows.",
+)
+@click.option(
+    "--time",
+    "time_s",
+    type=click.FloatRange(0.001, 30),
+    default=10.0,
+    show_default=True,
+    help="Seconds the query may run.",
+)
 @common
 def query(
     run: Invocation,
@@ -261,8 +283,11 @@ def query(
 ) -> None:
     """Query all documents in Datalog, on an XTDB node. QUERY is a map in EDN, read from standard input if left out.
 
-    Each ARG is a JSON value for the query's :in. Rows are printed one a line, each a JSON array. The keys to look up by
-    are in ctxd/backends/xtdb/README.md.
+    Each ARG is a JSON value for the query's :in. Rows are printed one per line, each a JSON array.
+
+    The keys of a document are :type (file, toolcall, system_prompt, session, segment, assembly or content), :session,
+    :tool, :turn, :path, :source, :identity_hash, :source_hash, :content_hash and :writer, the journal. Everything else
+    is in :payload, whose keys are text: "tx", "tx_time", "valid_time", "fields", "content" and others.
     """
     values = [_json_argument(arg) for arg in args]
     if text is None:

@@ -29,9 +29,10 @@ def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 @click.argument("params", required=False, metavar="[JSON|-]")
 @common
 def rpc(run: Invocation, method: str | None, params: str | None) -> None:
-    """Call METHOD with named parameters in JSON, and print its result; '-' reads them from standard input.
+    """Call METHOD of the daemon, and print its result.
 
-    Without METHOD, list the methods. A write is given an op_id unless it names one.
+    The parameters are named, in JSON; '-' reads them from standard input. Without METHOD, list the methods. A write is
+    given an op_id unless it names one.
     """
     if method is None:
         rows = [(row.name, row.capability, "writes" if row.writes else "", row.summary) for row in METHODS.values()]

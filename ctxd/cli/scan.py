@@ -48,8 +48,11 @@ class FoundSecret(msgspec.Struct, frozen=True, kw_only=True):
 def scan(
     run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, history: bool, rules: Path | None
 ) -> int:
-    """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon: in files,
-    tool calls, system prompts, setting entries, declared tools, and chats turn by turn.
+    """Look for secrets in PATHS, or in the data of the daemon.
+
+    Folders in PATHS are searched whole, - is standard input, and the default is the current folder. The data of the
+    daemon, with --session or --all, is files, tool calls, system prompts, setting entries, declared tools, and chats
+    turn by turn.
 
     Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """

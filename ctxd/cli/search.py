@@ -40,7 +40,9 @@ _PROGRESS_S: Final = 0.2
 @click.option("--since", metavar="TIME", help="Only text from this time on, such as '2 days ago'.")
 @click.option("--until", metavar="TIME", help="Only text up to this time.")
 @click.option("--newest", is_flag=True, help="Newest first instead of best first.")
-@click.option("--limit", type=click.IntRange(1, HITS_MAX), default=20, show_default=True, help="Maximum of results.")
+@click.option(
+    "--limit", type=click.IntRange(1, HITS_MAX), default=20, show_default=True, help="Maximum number of results."
+)
 @click.option("--cursor", metavar="CURSOR", help="Continue where the previous page ended.")
 @click.option("--rebuild", is_flag=True, help="Build the index anew from the journal, and wait for it.")
 @common
@@ -57,10 +59,11 @@ def search(
     rebuild: bool,
     **conditions: Any,  # noqa: ANN401 - click's options
 ) -> None:
-    """Search prompts, answers, reasoning and tool calls of all sessions, and imported and captured commits.
+    """Search the text of all sessions and commits.
 
-    A text is found if it has all WORDS, in any case and order. "two words" is a phrase, pars* the beginning of a word;
-    every other character separates words. Each result ends with the command that shows its place.
+    The text is that of prompts, answers, reasoning and tool calls, also in imported and captured commits. A text is
+    found if it has all WORDS, in any case and order. "two words" is a phrase, pars* the beginning of a word; every
+    other character separates words. Each result ends with the command that shows its place.
     """
     if rebuild == bool(words):
         raise Stop(USAGE, "search takes either words or --rebuild", hint="ctx search parser tabs")

@@ -20,6 +20,7 @@ from ctxd.cli.common_options import (
     revision_argument,
     session_argument,
     sessions_argument,
+    streaming,
 )
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
@@ -98,7 +99,10 @@ def hosts(run: Invocation) -> None:
 @revision_argument
 @common
 def show(run: Invocation, revision: str | None) -> None:
-    """Show one session's settings and its sets: now, or as of a moment such as s1@12; see ctx --help."""
+    """Show a session: its settings, and which objects are indexed, in the pool, active and pinned.
+
+    REV may be a moment such as s1@12; see ctx --help.
+    """
     session = revision
     with run.client() as client:
         if session and is_revision(session) and (at := times(client, past := locate(client, session))):
@@ -183,7 +187,10 @@ def new(
     checkpoint: CheckpointPolicy,
     context: str | None,
 ) -> None:
-    """Start a session for AGENT, its template; without --context it is empty."""
+    """Start a session for AGENT (the name of the agent's template).
+
+    Without --context it is empty.
+    """
     mounts = as_mounts(_pairs(mount, "--mount"))
     # With --context, the default is the working directory of its session.
     here = _workdir_here(mounts) if context is None else "/"
@@ -329,12 +336,16 @@ def _each(run: Invocation, names: Sequence[str], change: Callable[[SyncClient, s
     examples="ctx session import ~/.claude/projects/-srv-app/0b1c….jsonl\nctx session import rollout.jsonl --json",
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--session", "wanted", metavar="SESSION", help="Id of the new session. [default: the daemon chooses]")
+@click.option(
+    "--id", "--session", "wanted", metavar="SESSION", help="Id of the new session [default: chosen by the daemon]."
+)
 @common
 def import_(run: Invocation, file: Path, wanted: str | None) -> None:
-    """Store the transcript FILE of Claude Code, codex, pi or opencode as the chat of a new session.
+    """Store one transcript as the chat of a new session.
 
-    Every event is kept as a typed event, outputs of tools too; session.events returns them. FILE is only read.
+    FILE is a session of Claude Code, codex, pi or opencode; it is only read. Every event is kept as a typed event,
+    outputs of tools too; `ctx session chat` shows them. `ctx capture --from FILE` commits one transcript instead, and
+    `ctx import` all sessions of a harness.
     """
     # Imported here, as other commands do not need the readers of transcripts.
     from ctxd.cli.transcript import opened
@@ -399,11 +410,12 @@ def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 @session.command(cls=Command, examples="ctx session export s1 > s1.md\nctx session export s1 --json > s1.jsonl")
 @session_argument
-@common
+@streaming
 def export(run: Invocation, session: str | None) -> None:
-    """Write a transcript: prompt, turns, tool calls and the files it read, as Markdown, with --json as JSON lines.
+    """Write a transcript as Markdown, with --json as JSON lines.
 
-    Every secret that a rule knows is replaced, whatever the session's policy.
+    It has the prompt, the turns, the tool calls and the files that the session read. Every secret that a rule knows is
+    replaced, whatever the session's policy.
     """
     from ctxd.cli.session_chat import note_conversation_in_commits
 

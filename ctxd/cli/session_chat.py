@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.common_options import Invocation, revision_argument, streaming
 from ctxd.cli.revision_lookup import locate, turn_of
 from ctxd.click_support import Command
 from ctxd.terminal import Screen, cell
@@ -17,9 +17,9 @@ from ctxd_protocol.methods.chat import LoggedEvent
 
 @click.command(cls=Command, examples="ctx session chat s1@12\nctx session chat @~1\nctx session chat s1 --json")
 @revision_argument
-@common
+@streaming
 def chat(run: Invocation, revision: str | None) -> None:
-    """Print the events of a turn, such as s1@12, or without one of the whole session; with --json one event a line."""
+    """Print the events of turn REV, or of the whole session; with --json, one event per line."""
     with run.client() as client:
         found = locate(client, revision)
         turn = None if found.revision.is_now else turn_of(client, found).turn

@@ -204,7 +204,7 @@ def label(run: Invocation, session: str | None, labels: tuple[str, ...]) -> None
     """Add labels to a session; KEY= without a value removes one."""
     if session is not None and "=" in session:
         # No session id contains '='.
-        session, labels = None, (session, *labels)
+        labels, session = (session, *labels), None
     if not labels:
         raise click.UsageError("Missing argument 'KEY=[VALUE]...'.", click.get_current_context())
     changes: dict[str, str | None] = {}

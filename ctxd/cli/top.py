@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common
+from ctxd.cli.common_options import Invocation, streaming
 from ctxd.click_support import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
@@ -56,11 +56,13 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command(cls=Command, examples="ctx top\nctx top --once --json | jq .writes_per_s")
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="In seconds.")
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between updates."
+)
 @click.option("--once", is_flag=True, help="Show one interval, and end.")
-@common
+@streaming
 def top(run: Invocation, interval: float, once: bool) -> None:
-    """Show calls, writes, queues and sandboxes as they are, until interrupted. With --json, a document a line."""
+    """Show calls, writes, queues and sandboxes live, until interrupted. With --json, one document per line."""
     with run.client() as client:
         before = sample(client)
         while True:

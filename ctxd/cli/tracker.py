@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
+from ctxd.cli.common_options import Invocation, common, note_next_page, paged, quiet
 from ctxd.cli.revision_lookup import session_id
 from ctxd.click_support import Command, Group
 from ctxd.clock import SystemClock
@@ -17,10 +17,12 @@ def tracker(run: Invocation) -> None:
 
 
 @tracker.command(cls=Command, examples="ctx tracker ls\nctx tracker ls -s s1 --state orphaned\nctx tracker ls --json")
-@click.option("-s", "--session", metavar="SESSION", help="All that this session has read, followed or not.")
+@click.option(
+    "-s", "--session", metavar="SESSION", help="All files that this session has read, whether followed or not."
+)
 @click.option("--state", type=click.Choice(["attached", "orphaned", "resumed"]), help="Only files in this state.")
 @paged
-@listing
+@quiet("Ids of the files' objects only, one per line.")
 @common
 def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: int, cursor: str | None) -> None:
     """List followed files by path: attached, orphaned or resumed, and why."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common
+from ctxd.cli.common_options import Invocation, streaming
 from ctxd.cli.exit_codes import FAILURE, USAGE
 from ctxd.click_support import Command, Stop
 from ctxd.formats.cbor_array import encoded, joined
@@ -39,11 +39,12 @@ _TEXT_CHARS: Final = 200
 @click.option(
     "--as", "wanted", type=click.Choice(WANTED), help="Write the session in this format; what that loses is listed."
 )
-@common
+@streaming
 def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -> None:
-    """Show the events of a session of Claude Code, codex, pi or opencode, from FILE, which is only read.
+    """Show the events in FILE, a transcript of a harness.
 
-    FILE may also hold the headless output of a harness. With --json, one event a line. No daemon is needed.
+    FILE is a session of Claude Code, codex, pi or opencode, or the headless output of one; it is only read. With
+    --json, one event per line. No daemon is needed.
     """
     with opened(file) as (format, entries):
         if wanted is not None:

@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.common_options import Invocation, common, session_argument
+from ctxd.cli.common_options import Invocation, session_argument, streaming
 from ctxd.cli.revision_lookup import session_id
 from ctxd.click_support import Command
 from ctxd.formatting import moment, short
@@ -13,7 +13,7 @@ from ctxd.terminal import cell
 @session_argument
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Start after this journal sequence.")
 @click.option("--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N notices.")
-@common
+@streaming
 def watch(run: Invocation, session: str | None, after: int | None, most: int | None) -> None:
     """Follow the notices for SESSION until interrupted. With --json, prints one JSON document per line.
 

@@ -372,3 +372,26 @@ def test_the_help_names_every_command_once_with_its_whole_first_sentence(ctx):
     names = [line.split()[0] for line in commands.splitlines() if line[:2] == "  " and line[2:3].strip()]
     assert sorted(names) == sorted([*_COMMANDS, "completion"])
     assert "..." not in commands and "\nCommands:" not in shown
+
+
+def test_the_summaries_of_commands_are_short():
+    import click
+
+    # What these two show depends on their argument.
+    long = {"context", "show"}
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name).get_short_help_str(1000) for name in cli.list_commands(context)}
+    assert {name: text for name, text in found.items() if len(text) > 65 and name not in long} == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("session", "chat"), True), (("session", "export"), True), (("transcript",), True), (("watch",), True),
+        (("top",), True), (("status",), False), (("log",), False),
+    ],
+)  # fmt: skip
+def test_the_help_of_json_states_whether_there_are_several_documents(ctx, words, lines):
+    shown = re.sub(r"\s+", " ", ctx(*words, "--help").out)
+    assert ("--json JSON lines instead of text." in shown) == lines
+    assert ("--json One JSON document instead of text." in shown) != lines

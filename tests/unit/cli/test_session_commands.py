@@ -41,3 +41,12 @@ def test_a_new_session_that_continues_another_names_it_and_how_to_make_it_the_de
         assert "(continues s-" in row, words
     assert f"(continues {session.id})" in real("session", "ls").out
     assert real("fork", session.id, "-q").err == real("fork", session.id, "--json").err == ""
+
+
+@pytest.mark.requirement("SES-22")
+def test_an_import_takes_the_id_of_its_session_as_a_new_session_does(real, tmp_path):
+    file = tmp_path / "session.jsonl"
+    file.write_text('{"type": "user", "sessionId": "S", "message": {"content": "hi"}}\n')
+    for option in ("--id", "--session"):
+        id = f"imported{option}"
+        assert real("session", "import", str(file), option, id, "--json").json["session"] == id
