@@ -257,10 +257,10 @@ def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
 @session_option
 @common
 def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
-    """Show COMMIT, by default the newest of the session: its metadata, and the content that it adds to its parent.
+    """Show COMMIT: its metadata, and the content that it adds to its parent.
 
-    Of a purged commit, only the metadata is left. If COMMIT is the id of an assembly (a recorded context), show that
-    assembly.
+    It is by default the newest of the session. Of a purged commit, only the metadata is left. If COMMIT is the id
+    of an assembly (a recorded context), show that assembly.
     """
     with run.client() as client:
         if commit is not None and is_context_id(commit) and not _is_commit(client, commit):

@@ -34,6 +34,9 @@ BAR_COLUMNS: Final = 72
 LABEL_CHARS: Final = 44
 """Longest name of an object in the table of blocks."""
 
+_START_CHARS_MAX: Final = 80
+"""Longest start of a block in that table."""
+
 FORMATS: Final[tuple[RequestFormat, ...]] = get_args(RequestFormat)
 
 _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
@@ -132,12 +135,13 @@ def context(
     commit: str | None,
     is_list: bool,
 ) -> None:
-    """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
+    """Show the context of a session, block by block.
 
-    REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or a context id; see ctx --help. For the current state of
-    a live session, the daemon assembles the context and records the assembly; the next request does not change. A turn
-    or a time selects the newest request of the turn, or its newest text if it has no request. --why considers only
-    requests if the session has any.
+    Each block has the reason why it is there. Without a moment, this is the current state as text; ctx context @N
+    shows the request that the model received at turn N. REV is a session, SESSION@TURN, @~N (turns back), @{TIME}
+    or a context id; see ctx --help. For the current state of a live session, the daemon assembles the context and
+    records the assembly; the next request does not change. A turn or a time selects the newest request of the turn,
+    or its newest text if it has no request. --why considers only requests if the session has any.
 
     --format shows the session's next request and records nothing. --record also records it, so that the next request
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
@@ -351,7 +355,8 @@ def _start(block: Block) -> str:
         head = ""
     elif head.startswith("CHAT_MESSAGE role="):
         head = head.removeprefix("CHAT_MESSAGE role=") + ":"
-    return f"{head} {rest}"[:80].strip().replace("\n", " ")
+    start = f"{head} {rest}".strip().replace("\n", " ")
+    return start if len(start) <= _START_CHARS_MAX else f"{start[: _START_CHARS_MAX - 1].rstrip()}…"
 
 
 def _show_planned(run: Invocation, client: SyncClient, session: str, budget_tokens: int | None) -> None:

@@ -347,12 +347,9 @@ SEC-13 | Secrets in the declarations of tools are subject to the session's polic
 SEC-14 | A purge returns, and `ctx purge` prints, the paths of purged files that still exist on the daemon's host: the next change of one is recorded with all of its text. | ctxd
 SEC-15 | A purge of a chat or of its turns leaves the outputs of tool calls, which are objects of their own. It returns their number and ids, and `ctx purge` names them. | ctxd
 SEC-11 | `session.export` and `ctx session export` return a session's entries, prompt, turns, tool calls and file metadata in order, page by page; every secret that matches a rule is redacted, whatever the policy. | ctxd
-CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
+CLI-1 | Every `ctx` command takes `--json`, `--socket` and `--timeout`, before or after any word of its name, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. A remedy names the command for a method of the daemon if there is one. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. A note replaces the cost of the newest request if it showed purged content. `--list` lists the recorded assemblies with number, turn, time, tokens and format. | ctxd
-CLI-1 | Every `ctx` command takes `--json`, `--socket` and `--timeout`, before or after any word of its name, and ends with a documented exit code. | ctxd
-CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
-CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd
 CLI-6 | `ctx current` prints the id of the current context, or prints nothing (with `--json`, `null`) and exits with 3, within 200 ms whatever the daemon does. If a session is named that does not exist, it reports this on standard error. | spec 3
 CLI-7 | `ctx install git` adds a `Context-Id` trailer to commits made in a context; existing hooks keep running, and `ctx uninstall git` restores them; with `--dry-run`, both print the change and make none. A link among the hooks is never written through. | ctxd
 CLI-8 | `ctx top` shows current calls, writes, queues, tracked files and the busiest sandboxes, once or repeatedly. | ctxd
