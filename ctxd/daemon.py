@@ -87,7 +87,7 @@ from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import StoreFailed
 from ctxd.trackers.tracker import file_trackers
-from ctxd.worker_threads import in_thread
+from ctxd.worker_threads import NoThread, in_thread
 from ctxd_protocol.default_paths import sandboxes_name
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.session_types import ComponentName
@@ -269,7 +269,7 @@ class Daemon:
         """Apply changed settings. Returns: the status text for the service manager."""
         try:
             changes = await in_thread(settings.reread)
-        except ConfigError as error:
+        except (ConfigError, NoThread) as error:
             self._log.error("daemon.not_reloaded", reason=str(error))
             return f"{self._state_text()}; settings not taken up: {error}"
         config = settings.config

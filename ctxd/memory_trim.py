@@ -6,6 +6,7 @@ import of large transcripts leaves about 30 MB of them until they are trimmed.
 
 import ctypes
 import os
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -13,7 +14,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.store.write_types import Landed
-from ctxd.worker_threads import in_thread
+from ctxd.worker_threads import NoThread, in_thread
 
 PAUSE_S: Final = 0.5
 """Seconds between two checks of the size of the process, which happen only while commits are made."""
@@ -46,8 +47,10 @@ class MemoryTrim:
             self._due = anyio.Event()
             least = min(least, size := resident_bytes())
             if size > least + GROWTH_BYTES:
-                await in_thread(trim)
-                least = resident_bytes()
+                # Without a thread, the next commits try again.
+                with suppress(NoThread):
+                    await in_thread(trim)
+                    least = resident_bytes()
 
 
 def resident_bytes() -> int:

@@ -18,6 +18,8 @@ from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
 import anyio
 from anyio.lowlevel import checkpoint, current_token
 
+from ctxd.errors import CtxdError
+
 IDLE_S: Final = 10.0
 """Seconds after which a thread without work ends."""
 
@@ -45,8 +47,12 @@ class LoopHandle:
             self.schedule(function, *args)
 
 
-class NoThread(RuntimeError):
-    """The system cannot start another thread for this process."""
+class NoThread(CtxdError):
+    """The system cannot start another thread for this process: a shortage that may end, as of descriptors or memory."""
+
+    def __init__(self) -> None:
+        message = "no thread can be started: raise TasksMax= of the unit, or ulimit -u"
+        super().__init__("disk_full", message, hint="Repeat the call a little later.")
 
 
 class ThreadPool:
@@ -68,7 +74,7 @@ class ThreadPool:
             try:
                 threading.Thread(target=self._run, args=(queue,), name="ctxd-worker", daemon=True).start()
             except RuntimeError as error:
-                raise NoThread("no thread can be started: raise TasksMax= of the unit, or ulimit -u") from error
+                raise NoThread from error
         queue.put((work, report))
 
     def _run(self, queue: SimpleQueue[tuple[Callable[[], object], Callable[[], object]]]) -> None:
@@ -133,7 +139,7 @@ def background(work: Callable[[], T]) -> "Future[T]":
 async def in_thread(work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
     """Return the result of ``work``, called in a thread: for rare calls, as at a start, which need no limit.
 
-    Raises: as ``work``. Cancel: at once before it has begun, afterwards once it has ended.
+    Raises: as ``work``, NoThread. Cancel: at once before it has begun, afterwards once it has ended.
     """
     await checkpoint()
     return await _ended(Job(partial(work, *args)), abandon=False)

@@ -43,7 +43,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
-from ctxd.worker_threads import Lane, LoopHandle, NoThread, in_thread
+from ctxd.worker_threads import Lane, LoopHandle, in_thread
 from ctxd_protocol.methods import commits as wire
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ class Materializer:
         task_status.started()
         try:
             await in_thread(self._snapshots.load)
-        except (OSError, NoThread) as error:
+        except (CtxdError, OSError) as error:
             self._store.note_fault(error)
         while True:
             await self._has_wanted.wait()
@@ -249,7 +249,7 @@ class Materializer:
                 try:
                     await self._take(ChainWalk(tip, stop, self._snapshots))
                 except (CtxdError, SnapshotGone, UnreadableDelta):
-                    pass  # The chain is damaged or was purged meanwhile; calls that read it report that.
+                    pass  # It cannot be read, or was purged meanwhile; calls that read it report that.
                 except OSError as error:
                     self._store.note_fault(error)
                 del self._wanted[tip, stop]

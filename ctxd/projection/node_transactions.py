@@ -297,7 +297,7 @@ class Stream:
             ops, refs = await self._thread.run(self._rows.operations, guarded.pieces, self._texts, put)
             tx_id, at = await self._append(after, [*guarded.ops, *ops])
         except CtxdError as error:
-            if error.code == "store_failed":
+            if error.code in ("store_failed", "disk_full"):
                 raise Stopped(f"the journal cannot be read: {error.message}") from error
             if self._read_again != first.seq:
                 # A purge may have erased the text since the row was read, which changed the row.

@@ -7,7 +7,7 @@ something fails or is uncertain. Only a journal that does not match the node end
 
 import secrets
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ from ctxd.projection.read_routing import NodeReads
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
-from ctxd.worker_threads import Lane, in_thread
+from ctxd.worker_threads import Lane, NoThread, in_thread
 from ctxd_protocol.status_types import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10
@@ -301,8 +301,11 @@ class Projection:
         while True:
             await self._clock.sleep(RECORD_S)
             if kept != self._progress.changes:
-                kept = self._progress.changes
-                await keeping.run(self._keep)
+                changes = self._progress.changes
+                # Without a thread, it is kept in the next turn.
+                with suppress(NoThread):
+                    await keeping.run(self._keep)
+                    kept = changes
 
     def _keep(self) -> None:
         progress = self._progress

@@ -381,7 +381,8 @@ class Sandboxes:
         self._confinement.lift(sandbox)
         try:
             await in_thread(self._directories.remove, sandbox)
-        except OSError as error:
+        except (OSError, CtxdError) as error:
+            # The next start removes it.
             self._log.warning("sandbox.directory_stays", sandbox=sandbox, error=str(error))
 
     # --- leases

@@ -28,7 +28,7 @@ from ctxd.store.reads import Reader
 from ctxd.store.state_directory import SEARCH_INDEX
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Landed
-from ctxd.worker_threads import Lane, NoThread
+from ctxd.worker_threads import Lane
 from ctxd_protocol.status_types import SearchStatus
 
 STEP_ROWS: Final = 512
@@ -93,15 +93,17 @@ class SearchIndex:
         store.on_durable(self._note_purges, types=())
         store.on_purge(FILES, self._erased)
         task_status.started()
-        follower = await store.follow("search")
+        follower: Follower | None = None
         while True:
             try:
+                if follower is None:
+                    follower = await store.follow("search")
                 await self._run(store, follower)
             except (sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
                 self._note_fault(store, f"the search index is damaged and made anew: {error}", error)
                 await self._clock.sleep(max(0.0, self._rebuilt_at + REBUILD_PAUSE_S - self._clock.monotonic()))
                 self._rebuilding = True
-            except (sqlite_file.DiskFull, sqlite_file.DiskFailed, NoThread, CtxdError, OSError) as error:
+            except (sqlite_file.DiskFull, sqlite_file.DiskFailed, CtxdError, OSError) as error:
                 self._note_fault(store, f"the search index waits: {error}", error)
                 await self._clock.sleep(RETRY_S)
 

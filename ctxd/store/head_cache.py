@@ -301,7 +301,7 @@ class HeadLoader:
                 try:
                     await lane.run(batch.read, reader)
                 except NoThread as error:
-                    batch.error = CtxdError("disk_full", f"the store cannot be read now: {error}")
+                    batch.error = error
                 self._reading = None
                 self.loading = bool(self._next.ids)
                 self._answer(batch)
@@ -352,7 +352,7 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
                 sums.append(total)
             if sums[0] != sums[1]:
                 damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
-    except (CtxdError, NoThread):
+    except CtxdError:
         # Without the filter every lookup reads the database, and fails there with the cause.
         return
     bloom.whole = True

@@ -17,7 +17,7 @@ from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
 from ctxd.store.health import Health
-from ctxd.worker_threads import Lane, LoopHandle, NoThread
+from ctxd.worker_threads import Lane, LoopHandle
 
 KEPT_AT_ONCE: Final = 2
 """Large contents that are encoded and written concurrently. Bounds the memory for their encoded copies, and keeps
@@ -153,7 +153,7 @@ class LargeContent:
             while names := await self._collecting.run(self._artifacts.names_after, after):
                 await self._remove_unused(names, read, referenced)
                 after = names[-1]
-        except (*_FAILURES, NoThread) as error:
+        except (CtxdError, *_FAILURES) as error:
             # The index cannot be read: the next start looks for leftovers of a crash again.
             self._fault(error)
         while True:
@@ -181,7 +181,7 @@ class LargeContent:
 
         try:
             await self._collecting.run(remove, await read(partial(referenced, claimed)))
-        except (CtxdError, *_FAILURES, NoThread) as error:
+        except (CtxdError, *_FAILURES) as error:
             self._unused.update(claimed)
             self._fault(error)
         finally:

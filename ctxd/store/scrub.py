@@ -13,7 +13,7 @@ from ctxd.store.damage_checks import check, file_damage
 from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader, answered
 from ctxd.store.state_directory import StateDir
-from ctxd.worker_threads import Lane, NoThread
+from ctxd.worker_threads import Lane
 
 
 class Scrub:
@@ -35,8 +35,8 @@ class Scrub:
             try:
                 await self._check_rows(follower, reader, lane)
                 await self._check_files(reader, directory, lane)
-            except (CtxdError, NoThread) as error:
-                if isinstance(error, NoThread) or error.code == "disk_full":
+            except CtxdError as error:
+                if error.code == "disk_full":
                     # A shortage of descriptors, memory or threads is not damage: the pass resumes where it was.
                     await self._clock.sleep(limits.SCRUB_PAUSE_S)
                     continue

@@ -50,7 +50,7 @@ from ctxd.store.write_types import (
     StoreFailed,
     Write,
 )
-from ctxd.worker_threads import Lane, NoThread, in_thread
+from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status_types import StoreStatus
@@ -174,11 +174,11 @@ class VersionStore:
     async def _scrub_all(self, reader: Reader, directory: state_directory.StateDir) -> None:
         try:
             follower = await self.follow("scrub")
-        except NoThread as error:
-            self._listeners.fault(error)
-            return
         except CtxdError as error:
-            self._note_damage(error.message)
+            if error.code == "disk_full":
+                self._listeners.fault(error)
+            else:
+                self._note_damage(error.message)
             return
         await self._scrub.run(follower, reader, directory)
 

@@ -317,6 +317,7 @@ SVC-6 | systemd accepts the units without warnings, and its analysis reports an 
 SVC-7 | Over restarts under load, by SIGTERM or SIGKILL, no acknowledged write is lost or duplicated, and clients that resend are interrupted only briefly: the figure is `python -m bench restart`. | ctxd
 SVC-8 | With `metrics.socket` the daemon exports metrics to Prometheus on a separate socket: by method, outcome and state, with counters that never decrease while it runs, and without client-chosen values. | ctxd
 SVC-9 | No log contains client data or file content, whatever the failure: errors are logged by type and location only. | ctxd
+SVC-16 | If no further thread can be started, calls that need one fail with an error that a client retries, and work in the background is done later; the daemon keeps running. | ctxd
 BOX-1 | A registered sandbox has a directory with a socket and `current.json`; after a restart of the daemon, even by SIGKILL, it is at the same path with the same permissions. | ctxd
 BOX-2 | On a sandbox's socket, methods that were not granted do not exist; the registration of sandboxes never does. | ctxd
 BOX-3 | For a sandbox, every method treats sessions of others as nonexistent. | ctxd

@@ -9,6 +9,8 @@ import pytest
 from ctxd import memory_trim
 from ctxd.clock import SystemClock
 from ctxd.memory_trim import GROWTH_BYTES, PAUSE_S, MemoryTrim
+from tests.fakes.no_threads import no_threads
+from tests.waiting import until
 
 
 @pytest.mark.requirement("IMP-12")
@@ -39,6 +41,28 @@ class CountingClock(SystemClock):
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("IMP-12")
+async def test_a_trim_for_which_there_is_no_thread_is_made_after_the_next_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [100, 100 + GROWTH_BYTES, 101 + GROWTH_BYTES, 102 + GROWTH_BYTES, 90]
+    trims = list[int]()
+    monkeypatch.setattr(memory_trim, "resident_bytes", lambda: sizes.pop(0))
+    monkeypatch.setattr(memory_trim, "trim", lambda: trims.append(len(sizes)))
+    memory = MemoryTrim(CountingClock())
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(memory.run)
+        with no_threads() as refused:
+            memory.note([])
+            await until(lambda: len(sizes) == 3)
+            memory.note([])
+            await until(lambda: refused)
+        memory.note([])
+        await until(lambda: trims)
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

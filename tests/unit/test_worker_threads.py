@@ -10,7 +10,9 @@ import anyio
 import pytest
 
 from ctxd import worker_threads
+from ctxd.errors import CtxdError
 from ctxd.worker_threads import Job, Lane, LoopHandle, ThreadPool, background, in_thread
+from ctxd_protocol.errors import ERRORS
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +24,24 @@ async def ran(pool: ThreadPool, work: Callable[[], object]) -> None:
     pool.start(work, lambda: loop.soon(ended.set))
     with anyio.fail_after(30):
         await ended.wait()
+
+
+def _refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_without_a_thread_every_call_fails_with_an_error_that_a_client_may_retry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_threads, "_POOL", ThreadPool())
+    lane = Lane("test")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _refuse)
+        for call in (lane.run, in_thread):
+            with pytest.raises(CtxdError, match="no thread can be started") as caught:
+                await call(threading.get_ident)
+            assert ERRORS[caught.value.code].retryable and "ulimit" in caught.value.message
+    assert await lane.run(threading.get_ident) != threading.get_ident()
 
 
 async def test_a_thread_that_reported_is_used_again() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ctxd.backends.xtdb import transit
-from ctxd.worker_threads import Lane
+from ctxd.worker_threads import Lane, NoThread
 
 
 class XtdbFailure(Exception):
@@ -387,8 +387,14 @@ def to_ids(read: Any) -> list[str]:  # noqa: ANN401
 
 
 async def offload(function: Callable[[], T], lane: Lane) -> T:
-    """Return the result of ``function``, called on a thread of ``lane``. Cancel: takes effect once it has returned."""
-    return await lane.run(_uncollected, function)
+    """Return the result of ``function``, called on a thread of ``lane``.
+
+    Raises: as ``function``; Unknown if no thread can be started. Cancel: takes effect once it has returned.
+    """
+    try:
+        return await lane.run(_uncollected, function)
+    except NoThread as error:
+        raise Unknown(f"the response cannot be read: {error}") from error
 
 
 def _uncollected(function: Callable[[], T]) -> T:

@@ -17,6 +17,7 @@ from ctxd.objects.commit_document import entity_id
 from ctxd.store import chain_snapshots
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone, SnapshotPart
 from ctxd.store.verify import search
+from tests.fakes.no_threads import no_threads
 from tests.unit.commits.test_commits import committing
 from tests.unit.sessions.world import CALLER, World, code_of
 
@@ -89,6 +90,20 @@ async def contexts(made: World, tips: list[str], stops: list[str]) -> list[Any]:
 def files(root: Path) -> list[str]:
     """The names of the files of snapshots."""
     return sorted(path.name for path in (root / "snapshots").glob("*"))
+
+
+@pytest.mark.requirement("SVC-16")
+async def test_a_snapshot_for_which_there_is_no_thread_is_made_later(tmp_path: Path) -> None:
+    async with snapshotting(tmp_path) as made:
+        ids = await chain(made, 7)
+        with no_threads() as refused:
+            materializer(made)._want_snapshot(entity_id(ids[-1]), "root")
+            await settled(made)
+            assert refused
+        assert files(tmp_path) == []
+        materializer(made)._want_snapshot(entity_id(ids[-1]), "root")
+        await settled(made)
+        assert files(tmp_path) != []
 
 
 @pytest.mark.requirement("CMT-40")

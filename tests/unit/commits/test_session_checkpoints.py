@@ -21,7 +21,9 @@ from ctxd.store.verify import search, verified
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.commits import Commit
+from tests.fakes.no_threads import no_threads
 from tests.unit.sessions.world import World, code_of, record, say, world
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -258,4 +260,21 @@ async def test_the_checkpoint_that_is_due_is_made_beside_the_calls(tmp_path: Pat
         stored = await w.store.get(entity_id((await home.commits())[0].commit))
         assert stored is not None
         assert stored.document.payload["pos"] == [1, 1, 0, 0]
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("SVC-16")
+async def test_a_checkpoint_for_which_there_is_no_thread_is_made_with_the_next_turn(tmp_path: Path) -> None:
+    async with household(tmp_path) as home, anyio.create_task_group() as group:
+        w = home.world
+        await group.start(home.checkpoints.run)
+        await w.call("session.create", agent="a", session="s", checkpoint="turn")
+        with no_threads() as refused:
+            await say(w, "s", ("user", "one"), ("assistant", "two"))
+            await say(w, "s", ("user", "three"))
+            await until(lambda: refused)
+            await anyio.wait_all_tasks_blocked()
+        assert await home.commits() == []
+        await say(w, "s", ("assistant", "four"), ("user", "five"))
+        await until(home.commits)
         group.cancel_scope.cancel()

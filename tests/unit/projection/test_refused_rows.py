@@ -5,6 +5,7 @@ import pytest
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf
 from ctxd.projection import projection_loop
+from tests.fakes.no_threads import no_threads
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import damage_artifacts, put
@@ -98,3 +99,14 @@ class TestPoison:
             node.down = False
             await level(store)
             assert store.status().projection.quarantined == (2,)
+
+    async def test_rows_for_which_there_is_no_thread_are_sent_later(self, root, node):
+        async with projecting(root, node.connect) as store:
+            fill(store, 1)
+            await level(store)
+            with no_threads() as refused:
+                fill(store, 3, first=1)
+                await until(lambda: len(refused) > 20)
+            await level(store)
+            assert store.status().projection.quarantined == ()
+        assert (await compared(root, node.connect)).equal

@@ -550,7 +550,7 @@ async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_mean
 
 async def test_want_of_threads_fails_reads_and_neither_writes_nor_the_store(root, monkeypatch):
     def refuse(*_):
-        raise NoThread("no thread can be started")
+        raise NoThread
 
     monkeypatch.setattr(limits, "CHECKPOINT_BYTES", 10_000)
     monkeypatch.setattr(limits, "SCRUB_DELAY_S", 0.0)
