@@ -78,10 +78,14 @@ class FileInMemory:
 
     def __init__(self, pieces: Iterable[bytes] = ()) -> None:
         self.descriptor = os.memfd_create("ctxd-delta", os.MFD_CLOEXEC)
-        for piece in pieces:
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(self.descriptor, view) :]
+        try:
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(self.descriptor, view) :]
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "FileInMemory":
         return self

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -165,3 +165,14 @@ async def test_closing_ends_the_process(process: ScanProcess) -> None:
     assert len(children()) == 1
     await in_thread(process.close)
     assert children() == set()
+
+
+def test_a_file_in_memory_whose_content_cannot_be_read_is_closed() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"x"
+        raise CtxdError("corrupt", "the content is damaged")
+
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(CtxdError):
+        FileInMemory(pieces())
+    assert len(os.listdir("/proc/self/fd")) == len(before)
