@@ -220,9 +220,7 @@ class SearchIndex:
 
         Raises: CtxdError ``store_unavailable`` if the file cannot be made; it is tried again."""
         before, faults = self.generation, self._faults
-        self._rebuilding = True
-        self._idle.cancel()
-        self._pace.interrupt()
+        self._begin_rebuild()
         while self.generation == before:
             if self._faults > faults:
                 raise CtxdError("store_unavailable", self._reason, hint="Free the disk or correct its permissions.")
@@ -231,8 +229,12 @@ class SearchIndex:
     def make_anew(self) -> None:
         """Start a rebuild because a search has found damage, unless the last one was recent."""
         if self._clock.monotonic() >= self._rebuilt_at + REBUILD_PAUSE_S:
-            self._rebuilding = True
-            self._idle.cancel()
+            self._begin_rebuild()
+
+    def _begin_rebuild(self) -> None:
+        self._rebuilding = True
+        self._idle.cancel()
+        self._pace.interrupt()
 
     @property
     def is_open(self) -> bool:

@@ -5,6 +5,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.search.indexing_pace import BUSY_SHARE, IDLE_SHARE, IndexingPace
+from ctxd.search.search_index import SearchIndex
 
 WORKED = 0.02
 """Seconds of a step."""
@@ -87,3 +88,13 @@ async def test_an_interrupted_rest_ends_at_once_and_the_next_one_does_not() -> N
                 pace.interrupt()
                 await anyio.sleep(0.05)
                 assert ended == before + 1
+
+
+@pytest.mark.anyio
+async def test_a_search_that_finds_the_index_damaged_ends_the_rest_before_the_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupted = list[IndexingPace]()
+    monkeypatch.setattr(IndexingPace, "interrupt", lambda pace: interrupted.append(pace))
+    SearchIndex(SystemClock(), None).make_anew()
+    assert len(interrupted) == 1
