@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Final
 
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document, Page, Stored, select_visible_versions
 from ctxd.objects.kinds import is_deleted
@@ -221,6 +223,8 @@ class NoticeFeeds:
         live.watched += 1
         try:
             subscription.precede(*await self._backlog(session, start, confined=confined))
+            # A read in a thread ends normally even if the call is cancelled meanwhile.
+            await checkpoint_if_cancelled()
         except BaseException:
             self.unsubscribe(subscription)
             raise

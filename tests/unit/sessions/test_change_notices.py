@@ -1,6 +1,7 @@
 """Who hears of a change, that nobody hears of it twice, and that a restart loses none."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -236,3 +237,29 @@ async def test_subscribing_to_an_unknown_session_leaves_nothing_behind(tmp_path:
         with pytest.raises(CtxdError) as caught:
             await w.notices.subscribe("nobody", 0, Heard().notify, confined=False)
         assert caught.value.code == "session_not_found"
+
+
+@pytest.mark.requirement("NOT-3")
+async def test_a_subscription_that_is_cancelled_during_its_last_read_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        path = tmp_path / "a"
+        await sessions(w, "reader", "writer")
+        await edit(w, "writer", path, "one")
+        await w.read("reader", path)
+        await edit(w, "writer", path, "two")
+        heard = Heard()
+        read = module.NoticeFeeds.since
+
+        with anyio.CancelScope() as scope:
+
+            async def since(*given: Any, **more: Any) -> Any:
+                found = await read(*given, **more)
+                scope.cancel()
+                return found
+
+            monkeypatch.setattr(module.NoticeFeeds, "since", since)
+            await w.notices.subscribe("reader", 0, heard.notify, confined=False)
+        assert scope.cancelled_caught
+        assert (await w.sessions.live("reader")).watched == 0
