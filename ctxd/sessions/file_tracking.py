@@ -79,6 +79,8 @@ class Tracking:
         # All files that the daemon itself can read, for any session.
         self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
         self._wanted: dict[str, dict[str, bool]] = {}
+        self._leasing: str | None = None
+        """The session whose files are being leased, unless it was let go meanwhile."""
         self._asked = anyio.Event()
         self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
         # Writes of all types: a session may write a file alone, when it edits one that it knows, and is then busy too.
@@ -138,6 +140,8 @@ class Tracking:
 
     def _let_go(self, session: str) -> None:
         self._wanted.pop(session, None)
+        if self._leasing == session:
+            self._leasing = None
         self.trackers.release(session)
 
     async def _lease(self) -> None:
@@ -145,19 +149,23 @@ class Tracking:
             await self._asked.wait()
             self._asked = anyio.Event()
             while self._wanted:
-                session = next(iter(self._wanted))
-                wanted = self._wanted.pop(session)
-                ids = list(wanted)
-                for start in range(0, len(ids), LEASED_AT_A_TIME):
-                    try:
-                        files = await self._followable(session, ids[start : start + LEASED_AT_A_TIME])
-                    except CtxdError:
-                        # The store cannot be read now; the session's next write tries again.
-                        self._let_go(session)
-                        break
-                    for known in (True, False):
-                        some = {id: file for id, file in files.items() if wanted[id] is known}
-                        self.trackers.lease(session, some, known=known)
+                self._leasing = next(iter(self._wanted))
+                await self._lease_files(self._leasing, self._wanted.pop(self._leasing))
+
+    async def _lease_files(self, session: str, wanted: Mapping[str, bool]) -> None:
+        ids = list(wanted)
+        for start in range(0, len(ids), LEASED_AT_A_TIME):
+            try:
+                files = await self._followable(session, ids[start : start + LEASED_AT_A_TIME])
+            except CtxdError:
+                # The store cannot be read now; the session's next write tries again.
+                self._let_go(session)
+            if self._leasing != session:
+                # It was paused, or has other mounts, for which its files are looked up again.
+                return
+            for known in (True, False):
+                some = {id: file for id, file in files.items() if wanted[id] is known}
+                self.trackers.lease(session, some, known=known)
 
     async def _followable(self, session: str, ids: Sequence[str]) -> dict[str, Followed]:
         """Return the files among ``ids`` that the daemon may read for ``session``."""

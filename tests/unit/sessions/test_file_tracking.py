@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -136,6 +137,33 @@ async def test_a_session_is_followed_over_a_change_of_its_settings_and_not_once_
         await followed(made, id)
         await world.call("session.pause", session="s")
         assert "s" not in made.trackers.tracked.leases
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("TRK-8")
+async def test_files_that_are_looked_up_while_their_session_is_closed_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a"
+    file.write_text("1")
+    async with running(tmp_path / "state") as world, tracking(world, make_file_trackers()) as made:
+        visibility, begun, go_on = world.indexer.visibility, anyio.Event(), anyio.Event()
+        readable = visibility.readable
+
+        async def late(*given: Any) -> Any:
+            found = await readable(*given)
+            begun.set()
+            await go_on.wait()
+            return found
+
+        monkeypatch.setattr(visibility, "readable", late)
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        await world.read("s", file)
+        await begun.wait()
+        await world.call("session.close", session="s")
+        go_on.set()
+        await anyio.wait_all_tasks_blocked()
+        assert not made.trackers.tracked.leases and not made.trackers.tracked.files
 
 
 @asynccontextmanager
