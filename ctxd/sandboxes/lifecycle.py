@@ -142,7 +142,7 @@ class Sandboxes:
         kept = [(registration.read(each), each.valid_time) for each in stored]
         ids = {one.id for one, _ in kept}
         await self._listeners.close_others(ids)
-        await in_thread(self._directories.remove_strays, ids)
+        await self._remove_strays(ids)
         for one, valid_time in kept:
             (first,) = await self._store.history(registration.entity_id(one.id), page=Page(limit=1))
             self._admit(one, valid_time, first.tx)
@@ -151,6 +151,17 @@ class Sandboxes:
                 await self._open(one)
             except (OSError, StateDirError, CtxdError) as error:
                 self._log.error("sandbox.not_opened", sandbox=one.id, error=str(error))
+
+    async def _remove_strays(self, ids: set[str]) -> None:
+        """Remove the directories of sandboxes that are not among ``ids``, as far as possible."""
+        try:
+            strays = await in_thread(self._directories.remove_strays, ids)
+        except (OSError, CtxdError) as error:
+            self._log.warning("sandbox.directories_stay", error=str(error))
+            return
+        for sandbox, failure in strays.items():
+            if failure is not None:
+                self._log.warning("sandbox.directory_stays", sandbox=sandbox, error=str(failure))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """End sandboxes when their leases end, until cancelled. Cancel: safe; sandboxes stay registered."""

@@ -7,6 +7,7 @@ gets the newest context, whole. ``lifecycle`` uses the same path after a restart
 
 import errno
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Container
@@ -73,7 +74,9 @@ class Directories:
         fresh = directory / f".{CONTEXT_FILE_NAME}"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         try:
-            os.write(fd, msgspec.json.encode(current) + b"\n")
+            left = memoryview(msgspec.json.encode(current) + b"\n")
+            while left:
+                left = left[os.write(fd, left) :]
             grant(fd, uid)
         finally:
             os.close(fd)
@@ -85,26 +88,28 @@ class Directories:
 
     def remove(self, sandbox: str) -> None:
         """Remove the directory of ``sandbox``, if it exists. Blocks briefly. Raises: OSError."""
-        directory = self.directory(sandbox)
         with suppress(FileNotFoundError):
-            for name in os.listdir(directory):
-                (directory / name).unlink()
-            directory.rmdir()
+            shutil.rmtree(self.directory(sandbox))
 
-    def remove_strays(self, known: Container[str]) -> list[str]:
+    def remove_strays(self, known: Container[str]) -> dict[str, OSError | None]:
         """Remove the directories of sandboxes not ``known`` that a killed daemon left. Blocks briefly.
 
-        A directory whose socket accepts connections belongs to another daemon, and is kept. Returns: the removed ids.
-        Raises: OSError.
+        A directory whose socket accepts connections belongs to another daemon, and is kept. Returns: the ids of the
+        others, each with the error if it could not be removed. Raises: OSError if the directories cannot be listed.
         """
         try:
             found = sorted(os.listdir(self.root))
         except (FileNotFoundError, NotADirectoryError):  # Another daemon's socket may have that name.
-            return []
+            return {}
         strays = [name for name in found if len(name) == _ID_CHARS and name not in known]
-        removed = [name for name in strays if not _answers(self.socket(name))]
-        for name in removed:
-            self.remove(name)
+        removed: dict[str, OSError | None] = {}
+        for name in strays:
+            if not _answers(self.socket(name)):
+                try:
+                    self.remove(name)
+                    removed[name] = None
+                except OSError as error:
+                    removed[name] = error
         return removed
 
 

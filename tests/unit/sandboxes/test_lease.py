@@ -107,14 +107,14 @@ def test_what_a_killed_daemon_left_is_taken_away_and_another_daemons_is_not(tmp_
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directories.socket(alive)))
         listener.listen()
-        assert directories.remove_strays({known}) == [dead]
+        assert directories.remove_strays({known}) == {dead: None}
     assert sorted(os.listdir(tmp_path / "s")) == [known, alive, "other"]
 
 
 def test_the_socket_of_another_daemon_may_have_the_name_of_the_directory(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
-        assert Directories(tmp_path / "s").remove_strays(set()) == []
+        assert Directories(tmp_path / "s").remove_strays(set()) == {}
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_made(tmp_path):

@@ -1,0 +1,130 @@
+"""Registrations and their leases over a store, without sockets."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.session_checkpoints import SessionCheckpoints
+from ctxd.sandboxes.lifecycle import Sandboxes
+from ctxd.sandboxes.registration import Registration, new_id
+from ctxd.sandboxes.sandbox_directories import Directories
+from ctxd.sandboxes.sandbox_methods import SandboxCalls
+from ctxd.sources.confinement import Confinement
+from ctxd.store.write_types import Write
+from tests.fakes.no_threads import no_threads
+from tests.unit.sessions.world import World, world
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+RENEW = Write(kind="sandbox.renew", principal="host")
+
+
+class Sockets:
+    """Listeners that open nothing, but the file that stands for the socket."""
+
+    async def close_others(self, known: set[str]) -> None:
+        pass
+
+    async def open(self, registration: Registration, path: Path) -> None:
+        path.touch()
+        await anyio.sleep(0.01)
+
+    async def close(self, sandbox: str) -> None:
+        pass
+
+    def figures(self, sandbox: str) -> Any:
+        return SimpleNamespace(connections=0, requests=0, refused=0)
+
+
+class Boxes:
+    """Sandboxes over the store of ``made``. ``logged``: the events of the log."""
+
+    def __init__(self, made: World, root: Path) -> None:
+        self.logged: list[str] = []
+        self.sockets = Sockets()
+        log: Any = SimpleNamespace(info=self._log, warning=self._log, error=self._log)
+        self.directories = Directories(root / "s")
+        self.commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
+        listeners: Any = self.sockets
+        self.sandboxes = Sandboxes(
+            made.sessions, SessionCheckpoints(made.sessions, self.commits), Confinement(), SystemClock(), listeners,
+            self.directories, log, not_mounted=(),
+        )  # fmt: skip
+        self.calls = SandboxCalls(self.sandboxes, made.sessions, SystemClock())
+        self._world = made
+
+    def _log(self, event: str, **_: object) -> None:
+        self.logged.append(event)
+
+    async def register(self, session: str, **settings: Any) -> Registration:
+        """Register a sandbox of a new session."""
+        await self._world.call("session.create", session=session, agent="a", filesystem_id="e" * 64)
+        given = {"principal": session, "grace_s": 0, "created_at": 0} | settings
+        made = Registration(id=new_id(), sessions=(session,), grants=(), **given)
+        await (await self.sandboxes.register(made, None, Write(kind="sandbox.register", principal="host"))).wait()
+        return made
+
+
+@asynccontextmanager
+async def boxes(root: Path) -> AsyncIterator[tuple[World, Boxes]]:
+    async with world(root / "state") as made:
+        found = Boxes(made, root)
+        with closing(found.commits):
+            await found.sandboxes.start()
+            yield made, found
+
+
+@pytest.mark.requirement("SVC-16")
+async def test_a_sandbox_whose_lease_ends_while_no_thread_can_be_started_ends_nevertheless(tmp_path: Path) -> None:
+    closers: list[Callable[[], None]] = []
+    async with boxes(tmp_path) as (_, found), anyio.create_task_group() as tasks:
+        await tasks.start(found.sandboxes.run)
+        box = await found.register("s")
+        found.sandboxes.hold(box.id, 1, closers.append)
+        with no_threads():
+            closers[0]()
+            await until(lambda: found.sandboxes.all() == [])
+            await until(lambda: "sandbox.directory_stays" in found.logged)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("BOX-1")
+async def test_what_cannot_be_removed_from_the_directories_of_sandboxes_does_not_prevent_a_start(
+    tmp_path: Path,
+) -> None:
+    async with boxes(tmp_path) as (_, found):
+        kept = await found.register("s")
+        (tmp_path / "s" / ("b" * 16) / "planted" / "deep").mkdir(parents=True)
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "file").touch()
+        (tmp_path / "s" / ("b" * 16) / "link").symlink_to(tmp_path / "outside")
+        (tmp_path / "s" / ("c" * 16)).symlink_to(tmp_path / "outside")
+        (tmp_path / "s" / ("d" * 16)).mkdir()
+    async with boxes(tmp_path) as (_, found):
+        assert sorted(os.listdir(tmp_path / "s")) == sorted([kept.id, "c" * 16])
+        assert found.logged == ["sandbox.directory_stays"]
+        assert (tmp_path / "outside" / "file").exists()
+
+
+@pytest.mark.requirement("BOX-6")
+async def test_the_file_of_the_context_is_whole_if_the_system_writes_it_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    async with boxes(tmp_path) as (_, found):
+        box = await found.register("s")
+        file = found.directories.directory(box.id) / "current.json"
+        whole = file.read_bytes()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", lambda file, data: write(file, bytes(data)[:7]))
+            found.directories.write_context(box.id, found.sandboxes._contexts[box.id], None)
+        assert file.read_bytes() == whole
