@@ -433,7 +433,9 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             callback()
             return
-        self._closers = [*(self._closers or ()), callback]
+        if self._closers is None:
+            self._closers = []
+        self._closers.append(callback)
 
     def _on_writable(self, callback: Callable[[], None]) -> None:
         self._writable = [*(self._writable or ()), callback]

@@ -126,6 +126,10 @@ class Sandboxes:
         self._known: dict[str, Registration] = {}
         self._versions: dict[str, int] = {}
         self._leases: dict[str, Lease] = {}
+        self._renewing: dict[str, tuple[Registration, Lease]] = {}
+        """The newest written registration and lease of sandboxes whose leases are timed and were renewed."""
+        self._holders: set[int] = set()
+        """The open connections that have held a lease."""
         self._contexts: dict[str, CurrentContext] = {}
         self._of_session: dict[str, list[str]] = {}
         self._unwritten: set[str] = set()
@@ -187,7 +191,8 @@ class Sandboxes:
         self._directories.require_room()
         try:
             await self._open(made)
-            # No await from here to the registration, so that the mounts of sessions cannot change in between.
+            # No await from here to the registration: neither the mounts of sessions nor the principals change.
+            self._require(made)
             self._require_mounts(made)
             pending = self._store.submit(msgspec.structs.replace(write, puts=(registration.document(made),)))
         except BaseException as error:
@@ -204,12 +209,19 @@ class Sandboxes:
         return pending
 
     def hold(self, sandbox: str, connection: int, on_close: Callable[[Callable[[], None]], None]) -> None:
-        """Give the lease of ``sandbox`` to ``connection``, unless the lease is timed."""
+        """Give the lease of ``sandbox`` to ``connection``, unless the lease is timed.
+
+        Raises: CtxdError sandbox_not_found.
+        """
+        self._named(sandbox)
         lease = self._leases[sandbox]
         if lease.by_time:
             return
         lease.hold(connection)
-        on_close(lambda: self._let_go(sandbox, connection))
+        if connection not in self._holders:
+            # One callback for all leases of a connection, which may renew them for months.
+            self._holders.add(connection)
+            on_close(lambda: self._let_go(connection))
         self._wake.set()
 
     def renew(self, sandbox: str, write: Write) -> Pending | None:
@@ -227,9 +239,10 @@ class Sandboxes:
         pending = self._store.submit(
             msgspec.structs.replace(write, puts=(registration.document(renewed),), floor_vt=floor_vt)
         )
+        self._renewing.setdefault(sandbox, (known, lease))
         self._known[sandbox], self._versions[sandbox] = renewed, pending.vt
-        self._leases[sandbox] = Lease.of(renewed, self._clock)
-        pending.on_done(lambda done: self._restore(known, lease) if done.error is not None else None)
+        self._leases[sandbox] = after = Lease.of(renewed, self._clock)
+        pending.on_done(lambda done: self._note_renewal(renewed, after, is_written=done.error is None))
         self._wake.set()
         return pending
 
@@ -398,11 +411,12 @@ class Sandboxes:
 
     # --- leases
 
-    def _let_go(self, sandbox: str, connection: int) -> None:
-        known, lease = self._known.get(sandbox), self._leases.get(sandbox)
-        if known is not None and lease is not None and lease.holder == connection:
-            lease.let_go(self._clock.monotonic() + known.grace_s)
-            self._wake.set()
+    def _let_go(self, connection: int) -> None:
+        self._holders.discard(connection)
+        for sandbox, lease in self._leases.items():
+            if lease.holder == connection:
+                lease.let_go(self._clock.monotonic() + self._known[sandbox].grace_s)
+                self._wake.set()
 
     def _withdraw(self, sandbox: str) -> None:
         """End a sandbox whose registration was never written."""
@@ -411,10 +425,13 @@ class Sandboxes:
             lease.let_go(self._clock.monotonic())
             self._wake.set()
 
-    def _restore(self, known: Registration, lease: Lease) -> None:
-        """Restore the lease of a sandbox whose renewal was not written."""
-        if known.id in self._known:
-            self._known[known.id], self._leases[known.id] = known, lease
+    def _note_renewal(self, renewed: Registration, lease: Lease, *, is_written: bool) -> None:
+        """Keep a renewal that was written; otherwise restore the newest one that was, unless another is on its way."""
+        sandbox = renewed.id
+        if is_written and sandbox in self._known:
+            self._renewing[sandbox] = renewed, lease
+        elif self._known.get(sandbox) is renewed:
+            self._known[sandbox], self._leases[sandbox] = self._renewing[sandbox]
             self._wake.set()
 
     async def _expire(self, sandbox: str) -> None:
@@ -453,6 +470,7 @@ class Sandboxes:
         self._sessions.visibility.lift(sandbox, gone.sessions)
         del self._versions[sandbox], self._leases[sandbox]
         self._contexts.pop(sandbox, None)
+        self._renewing.pop(sandbox, None)
         self._unwritten.discard(sandbox)
         self._ending.pop(sandbox, None)
         for session in gone.sessions:

@@ -39,7 +39,7 @@ class SandboxCalls:
     async def sandbox_register(
         self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest
     ) -> Accepted:
-        # Sequentially: of two calls for one principal, or two sends of one call, the second must see the first.
+        # Sequentially: of two sends of one call, the second must see the first.
         async with self._registering:
             return await self._register(caller, params, call)
 

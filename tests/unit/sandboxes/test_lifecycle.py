@@ -10,17 +10,21 @@ from typing import Any
 import anyio
 import pytest
 
+from ctxd import failpoints
 from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.session_checkpoints import SessionCheckpoints
+from ctxd.errors import CtxdError
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.sandbox_directories import Directories
 from ctxd.sandboxes.sandbox_methods import SandboxCalls
+from ctxd.sessions.live_session import write_request
 from ctxd.sources.confinement import Confinement
 from ctxd.store.write_types import Write
+from ctxd_protocol.methods import sandboxes as wire
 from tests.fakes.no_threads import no_threads
-from tests.unit.sessions.world import World, world
+from tests.unit.sessions.world import CALLER, World, settled, world
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +99,80 @@ async def test_a_sandbox_whose_lease_ends_while_no_thread_can_be_started_ends_ne
             await until(lambda: found.sandboxes.all() == [])
             await until(lambda: "sandbox.directory_stays" in found.logged)
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("BOX-4")
+async def test_two_renewals_that_are_not_written_leave_the_time_of_the_last_one_that_was(tmp_path: Path) -> None:
+    async with boxes(tmp_path) as (_, found):
+        box = await found.register("s", ttl_s=100, expires_at=SystemClock().wall_ms() + 100_000)
+        await anyio.sleep(0.05)
+        renewed = found.sandboxes.renew(box.id, RENEW)
+        assert renewed is not None
+        await renewed.wait()
+        written = found.sandboxes.view(box.id).expires_at
+        await anyio.sleep(0.05)
+        with failpoints.armed("journal.commit=error:ENOSPC*1"):
+            first, second = found.sandboxes.renew(box.id, RENEW), found.sandboxes.renew(box.id, RENEW)
+            for pending in (first, second):
+                assert pending is not None
+                with pytest.raises(CtxdError):
+                    await pending.wait()
+        assert found.sandboxes.view(box.id).expires_at == written
+
+
+async def test_a_connection_that_renews_a_lease_is_remembered_once(tmp_path: Path) -> None:
+    closers: list[Callable[[], None]] = []
+    async with boxes(tmp_path) as (_, found):
+        box, other = await found.register("s"), await found.register("t")
+        for _ in range(3):
+            found.sandboxes.hold(box.id, 1, closers.append)
+            found.sandboxes.hold(other.id, 1, closers.append)
+        assert len(closers) == 1
+        found.sandboxes.hold(other.id, 2, closers.append)
+        assert [found.sandboxes.view(each.id).expires_at for each in (box, other)] == [None, None]
+        closers[0]()
+        assert found.sandboxes.view(box.id).expires_at is not None
+        assert found.sandboxes.view(other.id).expires_at is None, "another connection holds it"
+        found.sandboxes.hold(box.id, 1, closers.append)
+        assert len(closers) == 3, "a number may be used again"
+
+
+@pytest.mark.requirement("BOX-1")
+async def test_of_two_registrations_at_once_for_one_principal_one_is_refused(tmp_path: Path) -> None:
+    async with boxes(tmp_path) as (_, found):
+        outcomes: list[str] = []
+
+        async def register(session: str) -> None:
+            try:
+                await found.register(session, principal="p")
+                outcomes.append("registered")
+            except CtxdError as error:
+                outcomes.append(error.code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(register, "s")
+            tasks.start_soon(register, "t")
+        assert sorted(outcomes) == ["principal_exists", "registered"]
+        assert len(os.listdir(found.directories.root)) == 1
+
+
+@pytest.mark.requirement("BOX-4")
+async def test_a_registration_that_is_resent_after_its_sandbox_has_ended_is_not_found(tmp_path: Path) -> None:
+    async with boxes(tmp_path) as (made, found):
+        await made.call("session.create", session="s", agent="a", filesystem_id="e" * 64)
+        params = wire.SandboxRegisterParams(sessions=("s",), op_id="op-1")
+
+        async def register() -> Any:
+            return await settled(
+                await found.calls.sandbox_register(CALLER, params, write_request("sandbox.register", "host", params))
+            )
+
+        box = (await register()).sandbox.sandbox
+        assert (await register()).sandbox.sandbox == box
+        await (await found.sandboxes.release(box, Write(kind="sandbox.release", principal="host"))).wait()
+        with pytest.raises(CtxdError) as caught:
+            await register()
+        assert caught.value.code == "sandbox_not_found"
 
 
 @pytest.mark.requirement("BOX-1")
