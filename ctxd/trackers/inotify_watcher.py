@@ -5,8 +5,9 @@ the same directory share its watch.
 """
 
 import os
-import threading
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import anyio
@@ -19,7 +20,7 @@ from ctxd.sources.hang_safe_lookups import Lookups, inside
 from ctxd.trackers.tracked_files import Hint
 from ctxd.trackers.watch_modes import Filesystems, Identity, moved_among, refusal, timeout_refusal
 from ctxd.trackers.watcher_interface import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
-from ctxd.worker_threads import Lane
+from ctxd.worker_threads import Lane, LoopHandle
 
 EVENTS_MAX: Final = 500
 """Events read before other tasks get a turn: about 5 ms."""
@@ -61,8 +62,8 @@ class InotifyWatcher:
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
         self._lookups = lookups
-        # Guards the watches, which lookup threads change, even after their caller has gone. The loop only reads.
-        self._keeping = threading.Lock()
+        # Threads add watches, even after their caller has gone; all else about watches is changed on the loop alone.
+        self._added: deque[tuple[Inotify, str, _Kept]] = deque()
         self._unwatching = Lane("inotify")
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -96,22 +97,23 @@ class InotifyWatcher:
                 return [refusal(error)] * len(directories)
             self._opened.set()
         paths = [inside(directory) for directory in directories]
-        return await self._lookups.each(paths, self._watch, lambda path: timeout_refusal())
+        watch = partial(self._watch, self._inotify, LoopHandle())
+        return await self._lookups.each(paths, watch, lambda path: timeout_refusal())
 
     async def unwatch(self, directories: Sequence[str]) -> None:
         """See ``Watcher.unwatch``."""
-        unwatched = list(directories)
+        unused = [kept for directory in directories if (kept := self._forget(directory)) is not None]
 
-        def unwatch() -> None:
-            with self._keeping:
-                for directory in unwatched:
-                    self._unwatch(directory)
+        def remove() -> None:
+            for kept in unused:
+                self._remove(kept)
 
-        await self._unwatching.run(unwatch)
+        if unused:
+            await self._unwatching.run(remove)
 
     async def verify(self) -> dict[str, str]:
         """See ``Watcher.verify``."""
-        known = [(each, kept.identity) for kept in list(self._kept.values()) for each in list(kept.directories)]
+        known = [(each, kept.identity) for kept in self._kept.values() for each in kept.directories]
         moved = await moved_among(self._lookups, known)
         return {directory: why for directory, why in moved.items() if directory in self._numbers}
 
@@ -120,11 +122,10 @@ class InotifyWatcher:
         """See ``Watcher.watches``."""
         return len(self._kept)
 
-    def _watch(self, path: str) -> WatchRefused | None:
+    def _watch(self, inotify: Inotify, loop: LoopHandle, path: str) -> WatchRefused | None:
         """Watch the directory of ``path``. Called in a thread."""
         directory = os.path.dirname(path)
-        inotify = self._inotify
-        if inotify is None:
+        if self._inotify is not inotify:
             return WatchRefused("unsupported", "the watcher has ended")
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,29 +138,33 @@ class InotifyWatcher:
             if refused := self._filesystems.refused(found.st_dev):
                 return refused
             watch = inotify.add_watch(f"/proc/self/fd/{place}", _MASK)
+            # While the directory is open, the kernel does not report its deletion: the watch is known before that.
+            self._added.append((inotify, directory, _Kept(watch, (found.st_dev, found.st_ino))))
         except OSError as error:
             return refusal(error)
         finally:
             os.close(place)
-        with self._keeping:
-            if self._numbers.get(directory, watch.wd) != watch.wd:
-                self._unwatch(directory)
-            kept = self._kept.get(watch.wd)
-            if kept is None:
-                kept = self._kept[watch.wd] = _Kept(watch, (found.st_dev, found.st_ino))
-            kept.directories[directory] = None
-            self._numbers[directory] = watch.wd
+        loop.soon(self._keep_added)
         return None
 
-    def _unwatch(self, directory: str) -> None:
+    def _keep_added(self) -> None:
+        while self._added:
+            inotify, directory, made = self._added.popleft()
+            if self._inotify is inotify:
+                number = made.watch.wd
+                if self._numbers.get(directory, number) != number and (unused := self._forget(directory)) is not None:
+                    self._remove(unused)
+                self._kept.setdefault(number, made).directories[directory] = None
+                self._numbers[directory] = number
+
+    def _forget(self, directory: str) -> _Kept | None:
+        """Stop reporting ``directory``. Returns: its watch if that has no other directory."""
         number = self._numbers.pop(directory, None)
         kept = None if number is None else self._kept.get(number)
         if kept is None:
-            return
+            return None
         kept.directories.pop(directory, None)
-        if not kept.directories:
-            del self._kept[kept.watch.wd]
-            self._remove(kept)
+        return None if kept.directories else self._kept.pop(kept.watch.wd)
 
     def _remove(self, kept: _Kept) -> None:
         try:
@@ -176,6 +181,7 @@ class InotifyWatcher:
             found = inotify.sync_get()
             if found is None:
                 return events, False
+            self._keep_added()
             mask = int(found.mask)
             if mask & _OVERFLOW:
                 events.append(Overflowed())

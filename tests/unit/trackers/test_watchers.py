@@ -1,7 +1,10 @@
 """Every watcher keeps the promises of one."""
 
 import errno
+import os
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +15,11 @@ from ctxd.clock import SystemClock
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
+from ctxd.trackers.watcher_interface import WatchLost
 from ctxd.trackers.watchfiles_watcher import NativeWatcher
 from tests.suites.watcher import WatcherSuite, running
 from tests.unit.trackers.watched_places import DiskYard, MemoryYard
+from tests.waiting import until
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -46,6 +51,60 @@ class TestInotify(WatcherSuite):
         assert [each.cause for each in refused if each is not None] == ["limit", "limit"]
         async with running(yard.watcher):
             assert await yard.watcher.watch(directories) == [None, None]
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("TRK-4")
+    async def test_a_directory_that_is_deleted_while_its_watch_is_added_is_reported_as_lost(
+        self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        yard.mkdir("d")
+        yard.mkdir("other")
+        close, main, closed = os.close, threading.main_thread(), list[int]()
+
+        def delete_and_close(file: int) -> None:
+            is_first = not closed and threading.current_thread() is not main
+            if is_first:
+                closed.append(file)
+                yard.remove("d")
+            close(file)
+            if is_first:
+                # Time for the loop to read the events.
+                time.sleep(0.2)
+
+        async with running(yard.watcher) as told:
+            assert await yard.watcher.watch([yard.path("other")]) == [None]
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "close", delete_and_close)
+                assert await yard.watcher.watch([yard.path("d")]) == [None]
+            await until(lambda: WatchLost(yard.path("d"), "it was deleted") in told.events)
+            assert yard.watcher.watches == 1
+
+    @pytest.mark.anyio
+    @pytest.mark.requirement("TRK-4")
+    async def test_paths_of_one_directory_are_watched_while_its_events_are_reported(self, yard: DiskYard) -> None:
+        usual = sys.getswitchinterval()
+        yard.mkdir("real")
+        links = [yard.path(f"link{number}") for number in range(400)]
+        for link in links:
+            Path(link).symlink_to(yard.path("real"))
+        ended = threading.Event()
+
+        def touch() -> None:
+            while not ended.is_set():
+                yard.write("real/file")
+
+        thread = threading.Thread(target=touch)
+        async with running(yard.watcher):
+            thread.start()
+            try:
+                sys.setswitchinterval(1e-6)
+                for _ in range(5):
+                    assert set(await yard.watcher.watch(links)) == {None}
+                    await yard.watcher.unwatch(links[1:])
+            finally:
+                sys.setswitchinterval(usual)
+                ended.set()
+                thread.join()
 
     @pytest.mark.anyio
     @pytest.mark.requirement("TRK-1")
