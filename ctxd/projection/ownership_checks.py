@@ -149,6 +149,8 @@ class Ownership:
         self._settler: Callable[[OwnershipLost], Awaitable[None]] | None = None
         self._is_open = False
         self._opened: anyio.Event | None = None
+        self.begun = 0
+        """How often all owners were forgotten."""
 
     def open(self, fences: Iterable[Stored], settler: Callable[[OwnershipLost], Awaitable[None]]) -> None:
         """Start passing batches, now that the ``fences`` of the journal are known. ``settler`` is awaited when sessions
@@ -175,6 +177,7 @@ class Ownership:
         """Forget all owners: submitted batches may have failed."""
         self.writer = writer
         self._known.clear()
+        self.begun += 1
         self._opened = self._opened or anyio.Event()
         if self._is_open:
             self._opened.set()

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, Literal
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskStatus
 
@@ -35,8 +36,9 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_copy import SessionSource, apply_remote_purges, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
+from ctxd.store.write_types import Landed
 from ctxd_protocol.methods.sessions import SessionOwnerResult
-from ctxd_protocol.session_types import SessionSummary, SharingHost
+from ctxd_protocol.session_types import SessionStatus, SessionSummary, SharingHost
 
 ACQUIRE_S: Final = 60.0
 """Seconds for which a call waits until this host owns a session and has imported it. ``run`` completes a longer
@@ -59,6 +61,9 @@ COMPLETED_AT_ONCE: Final = 4
 
 CLAIM_LATE_S: Final = 60.0
 """Seconds after which a claim that is not in the log did not take place: its request timed out long before."""
+
+CHECKED_IN_A_ROW: Final = 1_000
+"""Sessions that are checked before other tasks get a turn: a few milliseconds."""
 
 TIDY_S: Final = 1.0
 """Seconds between two checks for sessions without an owner, and for sessions to release."""
@@ -100,6 +105,10 @@ class SessionOwnership:
         """The token under which each session was imported in this run of the daemon."""
         self._claimed: dict[str, _Claim] = {}
         """The sessions that this host has claimed, or was about to claim, and has not imported."""
+        self._to_tidy: dict[str, int] = {}
+        """The sessions to check for an owner and for a release, with the newest journal row that may change either."""
+        self._begun = -1
+        store.on_durable(self._note_written)
         self._completing: set[str] = set()
         """The claimed sessions that are being completed in the background, or wait there for another attempt."""
 
@@ -303,6 +312,7 @@ class SessionOwnership:
         self._sessions.unload(session)
         self._loss.require_kept(session, row)
         self._sessions.moved_sessions.pop(session, None)
+        self._to_tidy[session] = receipt.seq
         self._claimed.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
@@ -446,14 +456,9 @@ class SessionOwnership:
                 await self._clock.sleep(TIDY_S)
 
     async def _tidy_once(self) -> None:
-        states = {
-            session: state
-            for session, state in self._sessions.catalog.states().items()
-            if session not in self._sessions.moved_sessions and not self._ownership.is_held(session)
-        }
-        unsure = [session for session in states if self._is_untidy(session, states[session])]
-        found = await self._log.owners(unsure) if unsure else {}
-        for session in unsure:
+        states = await self._states_to_tidy()
+        found = await self._log.owners(states) if states else {}
+        for session in states:
             if await self._loss.is_behind(session) or self._ownership.is_held(session):
                 continue
             owner = found.get(session)
@@ -464,6 +469,35 @@ class SessionOwnership:
             after = owner_record.released(after) if states[session] != "active" and not after.source else after
             if after == owner or await self._log.step(session, owner, after):
                 self._ownership.learn(session, after)
+
+    def _note_written(self, landed: Landed) -> None:
+        for write, pending in landed:
+            if write.session is not None:
+                self._to_tidy[write.session] = pending.seq
+
+    async def _states_to_tidy(self) -> dict[str, SessionStatus]:
+        """Return the states of the sessions to check now. Forget those that stay as they are until the next write."""
+        catalog, ownership = self._sessions.catalog, self._ownership
+        if self._begun != ownership.begun:
+            self._begun = ownership.begun
+            self._to_tidy = dict.fromkeys(catalog.states(), 0) | self._to_tidy
+        states: dict[str, SessionStatus] = {}
+        projected = self._projected()
+        for number, session in enumerate(list(self._to_tidy), 1):
+            if number % CHECKED_IN_A_ROW == 0:
+                await anyio.lowlevel.checkpoint()
+            state = catalog.state(session)
+            if state is None or session in self._sessions.moved_sessions:
+                # It is checked again once it was imported.
+                del self._to_tidy[session]
+            elif ownership.is_held(session):
+                continue
+            elif self._is_untidy(session, state):
+                states[session] = state
+            elif self._to_tidy[session] <= projected:
+                # A batch on its way could still change the owner.
+                del self._to_tidy[session]
+        return states
 
     def _is_untidy(self, session: str, state: str) -> bool:
         owner = self._ownership.believed(session)

@@ -198,3 +198,17 @@ async def test_a_resume_whose_owner_does_not_settle_names_cause_and_remedy(tmp_p
             async with host.acquire("s1", "p"):
                 pass
         assert slow.value.retry_after_ms and "session.owner" in slow.value.hint
+
+
+@pytest.mark.requirement("HST-1")
+async def test_sessions_that_have_not_changed_are_not_checked_again(tmp_path, node, monkeypatch):
+    async with world(tmp_path) as w:
+        for session in ("s1", "s2"):
+            await w.call("session.create", session=session, agent="a")
+        async with sharing(w, Ownership(w.store.heads)) as host:
+            await until(lambda: host._ownership.believed("s2") and not host._to_tidy)
+            # A look at all sessions would take 0.1 s a second with 100,000 of them.
+            monkeypatch.setattr(w.sessions.catalog, "states", dict)
+            await w.call("session.pause", session="s1")
+            await until(lambda: host._ownership.believed("s1").released and not host._to_tidy)
+            assert not host._ownership.believed("s2").released
