@@ -178,8 +178,8 @@ class CommitDelivery:
         return hooked if chain.parent in (None, NEWEST) and chain.session in (None, hooked) else ""
 
     async def _store(self, *more: QueuedCommit) -> None:
-        """Move the commits in memory to the file, and add ``more``. Commits for which it has no room are lost, and
-        counted."""
+        """Move the commits in memory to the file, and add ``more``. If they cannot be written, those in memory stay
+        there; those of ``more`` are lost, and counted."""
         # A cancellation in between would lose a commit that has left memory.
         with anyio.CancelScope(shield=True):
             try:
@@ -188,13 +188,14 @@ class CommitDelivery:
                 self._failure = str(error)
                 return
             if self._sending is not None and not self._sending_is_stored:
-                self._sending_is_stored = await self._appended(file, self._sending)
-                if self._sending_is_stored:
-                    file.next()  # Skip it: it is being sent.
+                if not await self._appended(file, self._sending):
+                    return
+                self._sending_is_stored = True
+                file.next()  # Skip it: it is being sent.
             while self._memory:
-                queued = self._memory.popleft()
-                self._memory_bytes -= len(queued.delta)
-                await self._appended(file, queued)
+                if not await self._appended(file, self._memory[0]):
+                    return
+                self._memory_bytes -= len(self._memory.popleft().delta)
             for queued in more:
                 await self._appended(file, queued)
 

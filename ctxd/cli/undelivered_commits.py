@@ -123,7 +123,7 @@ class UndeliveredFile:
     def append(self, commit: QueuedCommit) -> None:
         """Add a commit. Raises: NoRoom, OSError."""
         line = msgspec.json.encode(commit) + b"\n"
-        used = sum(each.stat().st_size for each in self.path.parent.parent.glob(f"*/*{_SUFFIX}"))
+        used = sum(map(_size, self.path.parent.parent.glob(f"*/*{_SUFFIX}")))
         if used + len(line) > BYTES_MAX:
             raise NoRoom(f"{self.path.parent.parent} holds {BYTES_MAX >> 20} MiB, which is its limit")
         self._append(line)
@@ -250,6 +250,14 @@ def left_over(folder: Path) -> list[Path]:
 
 def _root(environ: Mapping[str, str]) -> Path:
     return Path(user_state_dir(environ)).with_name("ctx-capture")
+
+
+def _size(path: Path) -> int:
+    """The size of a file in bytes; 0 if another capture has removed it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def new_path(folder: Path, at_ms: int, id: str) -> Path:

@@ -96,6 +96,15 @@ def test_all_files_together_are_bounded(path, tmp_path, monkeypatch):
     assert left_over(path.parent) == [path]
 
 
+@pytest.mark.requirement("CAP-8")
+def test_a_file_that_another_capture_removes_meanwhile_does_not_count(path, monkeypatch):
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda folder, name: [*glob(folder, name), path.with_name("removed.jsonl")])
+    with UndeliveredFile(path) as file:
+        file.append(commit(0))
+        assert taken(file) == [commit(0)]
+
+
 def test_a_full_disk_leaves_no_half_of_a_commit(path):
     """The process's limit on the size of a file stands for the disk's end; Python ignores its signal."""
     with UndeliveredFile(path) as file:
