@@ -11,9 +11,8 @@ row, the session is marked as entering, and is not found; importing it again aft
 ``session_ownership`` decides whether a host may import a session.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -22,7 +21,7 @@ from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import Position, commit_id, entity_id
-from ctxd.objects.document import Artifact, Content, Document, Page, Stored, select_visible_versions
+from ctxd.objects.document import Artifact, Content, Document, Page, Stored, renamed, select_visible_versions
 from ctxd.objects.generated_ids import (
     assemblies_prefix,
     component_texts_prefix,
@@ -38,6 +37,7 @@ from ctxd.sessions.session_loading import SEGMENTS_INLINE_MAX
 from ctxd.sessions.session_settings import ContinuedCommit
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.commit_rewriter import SourceCommit, ids_instead, is_one_commit, read_commit
+from ctxd.sharing.prefetched_texts import PrefetchedTexts
 from ctxd.sharing.session_rewriter import (
     INNER,
     PARTS,
@@ -56,13 +56,6 @@ from ctxd.store.write_types import NotCached, Pending, PurgeRequest, Write
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
-
-TEXTS_AHEAD: Final = 64
-"""Initial number of texts fetched together. It bounds the memory of an import."""
-
-TEXTS_AHEAD_MAX: Final = 2_000
-TEXTS_HELD_CHARS: Final = 1024 * 1024
-"""Maximum characters of texts fetched together for which the next batch has four times as many texts."""
 
 WAITING_MAX: Final = 512
 """Rows of one import that may wait for the disk. It bounds how long calls of other sessions queue behind them."""
@@ -400,7 +393,7 @@ class _Import:
         self._rewriter = rewriter
         self._kind = kind
         self._principal = principal
-        self._texts = _Texts(source, rewriter.refs())
+        self._texts = PrefetchedTexts(source.contents, rewriter.refs())
         self._waiting: list[Pending] = []
         self._submitted = 0
         self._heads: Mapping[str, Stored | None] = {}
@@ -438,9 +431,7 @@ class _Import:
         self._submit(row, await self._prepare(row), entering=True)
         if self._submitted % TURN == 0:
             await checkpoint()
-        if len(self._waiting) >= WAITING_MAX:
-            await self._waiting[-1].wait()
-            self._waiting.clear()
+        await self._wait_for_disk()
 
     async def _write_record(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
         """Submit ``row`` with every shared file as the record in ``group`` saw it, directly followed by the row of the
@@ -461,6 +452,14 @@ class _Import:
         rewriter.add(record, inner)
         self._submit(record, texts, entering=True)
         await checkpoint()
+        await self._wait_for_disk()
+
+    async def _wait_for_disk(self) -> None:
+        """Wait until all submitted rows are on the disk, if they are too many. Call it after each row, or pair of
+        rows."""
+        if len(self._waiting) >= WAITING_MAX:
+            await self._waiting[-1].wait()
+            self._waiting.clear()
 
     async def _restoring(self, restored: Mapping[str, Stored]) -> PlannedWrite:
         """A row that restores versions of shared files that were replaced for a record."""
@@ -511,7 +510,7 @@ class _Import:
             if (head := self._head(id)) is not None and not rewriter.wrote(id, head.tx):
                 rewriter.require_expected(id, row.objects[id], head)
                 self._displaced[id] = head
-        objects = ((rewriter.restated(stored, id), stored.content_ref) for id, stored in changed.items())
+        objects = ((renamed(stored.document, id), stored.content_ref) for id, stored in changed.items())
         documents = [
             document if ref is None else _with_text(document, texts.get(ref), self._artifacts.get(ref))
             for document, ref in (*objects, *row.documents.values())
@@ -545,31 +544,6 @@ async def _in_thread(segments: Sequence[Stored], work: Callable[[], T]) -> T:
     """Return the result of ``work``, run in a thread if there are many ``segments``, so as not to block other
     sessions."""
     return await in_thread(work) if len(segments) > SEGMENTS_INLINE_MAX else work()
-
-
-class _Texts:
-    """The texts of an import, prefetched in the order in which they are needed."""
-
-    def __init__(self, source: SessionSource, refs: Sequence[str]) -> None:
-        self._source = source
-        self._coming: Iterator[str] = iter(refs)
-        self._have: dict[str, Content] = {}
-        self._gone: set[str] = set()
-        self._ahead = TEXTS_AHEAD
-
-    async def of(self, refs: Iterable[str]) -> dict[str, Content]:
-        """Return the texts of ``refs`` that were not purged. Raises: as ``SessionSource.contents``."""
-        needed = [ref for ref in dict.fromkeys(refs) if ref not in self._gone]
-        if any(ref not in self._have for ref in needed):
-            kept = {ref: self._have[ref] for ref in needed if ref in self._have}
-            requested = dict.fromkeys((*(ref for ref in needed if ref not in kept), *islice(self._coming, self._ahead)))
-            found = await self._source.contents(requested)
-            self._gone |= requested.keys() - found.keys()
-            # For small texts, round trips for a few each would take longer than everything else.
-            small = sum(map(len, found.values())) <= TEXTS_HELD_CHARS
-            self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD
-            self._have = {**kept, **found}
-        return {ref: self._have[ref] for ref in needed if ref in self._have}
 
 
 def _with_text(document: Document, text: Content | None, artifact: Artifact | None) -> Document:

@@ -428,10 +428,6 @@ class SessionRewriter:
             case _:
                 return self.renamed.get(id, id)
 
-    def restated(self, stored: Stored, id: str) -> Document:
-        """Return the document of a version of an object under its new ``id``."""
-        return renamed(stored.document, id)
-
     def head(self, stored: Stored | None, *, entering: bool) -> Document:
         """Return the head of a row; ``stored`` ``None``: the previous row's. The last head is not ``entering``."""
         head, destination = read_head(stored or self._head if entering else self._history.heads[-1]), self._destination

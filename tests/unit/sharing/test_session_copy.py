@@ -18,6 +18,7 @@ from ctxd.projection.ownership_checks import Fence, Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.stored_session import RUN, RecordUsage
+from ctxd.sharing import session_copy
 from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
@@ -298,8 +299,8 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
 
 @pytest.mark.requirement("HST-1")
 async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ctxd.sharing.session_copy.TEXTS_AHEAD", 1)
-    monkeypatch.setattr("ctxd.sharing.session_copy.TEXTS_AHEAD_MAX", 1)
+    monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD", 1)
+    monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD_MAX", 1)
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
         past = await read_history(a.origin, "s1")
@@ -382,6 +383,27 @@ async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: 
 
 
 @pytest.mark.requirement("HST-11")
+async def test_few_rows_wait_for_the_disk_also_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_copy, "WAITING_MAX", 8)
+    waiting: list[int] = []
+
+    class Counted(session_copy._Import):
+        def _submit(self, *row, **settings):
+            pending = super()._submit(*row, **settings)
+            waiting.append(len(self._waiting))
+            return pending
+
+    monkeypatch.setattr(session_copy, "_Import", Counted)
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(20):
+            await say(a.w, "s1", ("user", f"q{n}"))
+            await a.assemble()
+        await b.take(a)
+        assert len(waiting) > 20 and max(waiting) <= 8 + 1, "a record and the row before it are submitted together"
+
+
+@pytest.mark.requirement("HST-11")
 async def test_a_row_takes_texts_up_to_its_limit_whatever_the_number_of_its_objects(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
@@ -423,8 +445,8 @@ async def test_versions_of_a_shared_file_that_the_session_never_saw_are_not_copi
 @pytest.mark.requirement("HST-11")
 async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("ctxd.sharing.session_rewriter.ROW_DOCUMENTS_MAX", 2)
-    monkeypatch.setattr("ctxd.sharing.session_copy.TEXTS_AHEAD", 1)
-    monkeypatch.setattr("ctxd.sharing.session_copy.TEXTS_AHEAD_MAX", 1)
+    monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD", 1)
+    monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD_MAX", 1)
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         for n in range(40):
