@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
+import anyio
 import msgspec
 from blake3 import blake3
 
 from ctxd import sqlite_file
+from ctxd.clock import Clock
 from ctxd.commits import delta_secrets as deltas
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
@@ -25,6 +28,7 @@ from ctxd.objects.commit_document import Fields, commit_id
 from ctxd.objects.document import Document, decode_content, encode_content
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.live_session import Accepted, WriteRequest
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.store import commit_index
 from ctxd.store.write_types import PackedText, Write
@@ -49,6 +53,10 @@ class _Imported(NamedTuple):
 class CommitImports(Commits):
     """The commits of one store, with imports."""
 
+    def __init__(self, sessions: Sessions, clock: Clock, *, machine: str, policy: SecretPolicy) -> None:
+        super().__init__(sessions, clock, machine=machine, policy=policy)
+        self._importing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
     async def import_(self, viewer: CommitViewer, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
         """Write those commits of ``params`` that do not exist yet, all or none.
 
@@ -63,10 +71,12 @@ class CommitImports(Commits):
                 hint = "Give parent or after, and in after the number of an earlier delta of the call, from 0."
                 raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         imported = await self._imported(policy, params)
-        there = await self._there(params.session, {one.delta.ref for one in imported})
-        async with self._deciding:
-            self._require_kept(params.session)
-            return await self._write(viewer, call, params, imported, there)
+        # One at a time for each session: the other may be writing the same commits.
+        async with self._importing.setdefault(params.session, anyio.Lock()):
+            there = await self._there(params.session, {one.delta.ref for one in imported})
+            async with self._deciding:
+                self._require_kept(params.session)
+                return await self._write(viewer, call, params, imported, there)
 
     async def _imported(self, policy: SecretPolicy, params: wire.CommitImportParams) -> list[_Imported]:
         """The deltas of ``params`` in the form to be kept; large ones are durable. Raises: as ``_captured``."""

@@ -1,0 +1,60 @@
+"""Imports of the same deltas at the same time make each commit once."""
+
+from base64 import b64encode
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.commits.commit_import import CommitImports
+from ctxd.commits.commit_reads import CommitViewer
+from ctxd.sessions.live_session import Actor, write_request
+from ctxd_protocol.methods.commits import CommitImportParams
+from tests.unit.sessions.world import settled, world
+from tests.unit.store.running import SteppingClock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("IMP-10")
+async def test_two_imports_of_one_delta_at_the_same_time_make_one_commit(tmp_path: Path, monkeypatch: Any) -> None:
+    delta = b'{"role":"user","content":"a"}\n'
+    given = {"session": "s1", "format": "raw-jsonl", "content_base64": b64encode(delta).decode()}
+    params = msgspec.convert({**given, "deltas": [{"size": len(delta)}]}, CommitImportParams)
+    async with world(tmp_path) as made:
+        await made.call("session.create", agent="a", session="s1")
+        clock = SteppingClock(SystemClock().wall_ms())
+        imports = CommitImports(made.sessions, clock, machine="m", policy="flag")
+        there, looked_up, written = imports._there, anyio.Event(), anyio.Event()
+
+        async def late(*given: Any) -> Any:
+            """The first call writes after the second one has looked up, if that may be."""
+            found, is_first = await there(*given), not late_calls
+            late_calls.append(1)
+            if not is_first:
+                looked_up.set()
+            with anyio.move_on_after(0.2):
+                await (looked_up if is_first else written).wait()
+            if not is_first:
+                clock.wall += 2_000  # Commits of one second with the same content have the same id.
+            return found
+
+        late_calls: list[int] = []
+        monkeypatch.setattr(imports, "_there", late)
+        results: list[Any] = []
+
+        async def imported() -> None:
+            viewer = CommitViewer(Actor("host", "host"), None)
+            accepted = await imports.import_(viewer, params, write_request("commit.import", "host", params))
+            results.append(await settled(accepted))
+            written.set()
+
+        with closing(imports):
+            async with anyio.create_task_group() as group:
+                group.start_soon(imported)
+                group.start_soon(imported)
+        assert sorted(each.made for each in results) == [0, 1] and results[0].commits == results[1].commits
