@@ -73,17 +73,17 @@ class ArtifactCollection:
         self._collect_after_ms = 0
         self._collecting = anyio.Lock()
         self.removing = anyio.Lock()
-        """Held from the choice of the artifacts that a transaction removes to its end, and by a put while it checks for
-        an existing artifact."""
+        """Held from the choice of the artifacts that a transaction removes to its end, and by a put or a tag while it
+        checks for an existing artifact."""
         self._used_last_ms: dict[str, int] = {}
         self._uses_to_keep: dict[str, int] = {}
-        # If a file cannot be removed now, the next collection reports it.
-        with suppress(OSError):
-            uploads.files.remove_stale(clock.wall_ms())
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Record last uses and enforce the limit until cancelled, both within a minute."""
+        """Remove stale uploads, then record last uses and enforce the limit until cancelled, both within a minute."""
         task_status.started()
+        # If a file cannot be removed now, the next collection reports it.
+        with suppress(CtxdError):
+            await self._remove_stale()
         while True:
             # Retry after an error.
             with suppress(CtxdError):
@@ -125,8 +125,8 @@ class ArtifactCollection:
         kept = await self._store.read_artifacts(lambda artifacts: artifacts.last_uses())
         self._used_last_ms = kept | self._used_last_ms
         async with self._collecting:
+            await self._remove_stale()
             now = self._clock.wall_ms()
-            await self._uploads.run(partial(self._uploads.files.remove_stale, now))
             tagged = set((await tags(self._store)).values())
             total, candidates = 0, list[Stored]()
             async for stored in entities(self._store, ARTIFACT):
@@ -159,6 +159,9 @@ class ArtifactCollection:
         if not params.dry_run:
             self._bytes = total - freed
         return wire.ArtifactGcResult(removed=tuple(removed), removed_bytes=freed, left_bytes=total - freed, more=more)
+
+    async def _remove_stale(self) -> None:
+        await self._uploads.run(partial(self._uploads.files.remove_stale, self._clock.wall_ms()))
 
     def _used_ms(self, stored: Stored) -> int:
         return max(stored.tx_time, self._used_last_ms.get(stored.document.id.removeprefix(ARTIFACT), 0))

@@ -323,6 +323,13 @@ class Artifacts:
         held = None
         if params.artifact is not None:
             held = await self._held(await self.address(params.artifact))
+        async with self.collection.removing:
+            result, pending = await self._submit_tag(params, call, held)
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _submit_tag(
+        self, params: wire.ArtifactTagParams, call: WriteRequest, held: Artifact | None
+    ) -> tuple[wire.ArtifactTagResult, Pending | None]:
         known = None if held is None else await self._put(held.ref)
         previous = await self._tagged(params.tag)
         if params.expected is not None and params.expected != (previous or ""):
@@ -332,14 +339,12 @@ class Artifacts:
         ref = None if held is None else held.ref
         result = wire.ArtifactTagResult(tag=params.tag, artifact=ref, previous=previous, receipt=None)
         if ref == previous:
-            return Accepted(None, lambda _: result)
+            return result, None
         if held is None:
-            pending = self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
-        else:
-            # Content that is not a put artifact yet becomes one, so that the tag keeps it.
-            puts = () if known is not None else (_artifact_document(held, "default", None),)
-            pending = self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
-        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+            return result, self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
+        # Content that is not a put artifact yet becomes one, so that the tag keeps it.
+        puts = () if known is not None else (_artifact_document(held, "default", None),)
+        return result, self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
 
     async def _held(self, ref: str) -> Artifact:
         if await self._store.read_artifacts(lambda artifacts: artifacts.holds(ref)):

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from blake3 import blake3
 
@@ -19,6 +20,7 @@ from ctxd.store.write_types import Write
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.methods import artifacts as wire
 from tests.unit.store.running import SteppingClock, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +73,36 @@ async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tm
         assert await store.read_artifacts(lambda kept: kept.read(again)) == b"put again"
 
 
+@pytest.mark.requirement("ART-8")
+async def test_an_artifact_that_is_tagged_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        old = await put(artifacts, b"old")
+        clock.wall += 2 * HOUR
+        tagged, collection = artifacts._tagged, anyio.Event()
+
+        async def collecting() -> None:
+            await collected(artifacts)
+            collection.set()
+
+        async def late(name: str) -> Any:
+            group.start_soon(collecting)
+            with anyio.move_on_after(0.2):
+                await collection.wait()
+            return await tagged(name)
+
+        async with anyio.create_task_group() as group:
+            monkeypatch.setattr(artifacts, "_tagged", late)
+            params = wire.ArtifactTagParams(tag="release", artifact=old)
+            accepted = await artifacts.tag(params, WriteRequest("artifact.tag", "p"))
+            monkeypatch.undo()
+            assert accepted.pending is not None
+            await accepted.pending.wait()
+        found = await artifacts.get(viewer_of(CALLER), wire.ArtifactGetParams(artifact="tag:release"))
+        assert found.data == b"old"
+
+
 @pytest.mark.requirement("ART-6")
 async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path: Path) -> None:
     clock = SteppingClock(10 * KEPT_MS)
@@ -80,8 +112,13 @@ async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path:
             uploads.write(name, 0, b"bytes")
             at_s = (clock.wall - age_ms) / 1000
             os.utime(store.root / "artifacts" / "uploads" / f"{name}.upload", (at_s, at_s))
-        Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
-        assert (uploads.size("old"), uploads.size("young")) == (0, 5)
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        assert uploads.size("old") == 5, "overwriting a large one takes seconds, in which no call would be served"
+        async with anyio.create_task_group() as group:
+            await group.start(artifacts.collection.run)
+            await until(lambda: uploads.size("old") == 0)
+            group.cancel_scope.cancel()
+        assert uploads.size("young") == 5
 
 
 @pytest.mark.requirement("ART-6")
