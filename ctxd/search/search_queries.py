@@ -49,6 +49,8 @@ _RANKED_FIRST: Final = 200
 _RANKINGS_MAX: Final = 32
 """Rankings that are kept for their next pages, of at most 160 KB each."""
 
+_FAULTS: Final = (sqlite_file.FileDamaged, sqlite_file.DiskFailed, sqlite_file.DiskFull)
+
 _CURSOR: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})", re.ASCII)
 
 
@@ -231,9 +233,13 @@ class SearchQueries:
         try:
             with sqlite_file.faults():
                 index = sqlite_file.open_reader(self._index.path)
-        except (sqlite_file.DiskFailed, sqlite_file.FileDamaged) as error:
+        except (*_FAULTS, sqlite_file.SqlFailed) as error:
             raise _unavailable(error) from error
-        store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
+        try:
+            store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
+        except BaseException:
+            index.close()
+            raise
         return _Searcher(generation, index, store, Snippets())
 
     def _timed(self, searcher: _Searcher, work: Callable[[_Searcher, _Deadline], R]) -> R:
@@ -248,7 +254,7 @@ class SearchQueries:
             message = f"the query took more than {SECONDS_MAX:.0f} s"
             hint = "Write more words, or longer beginnings of words; name a session or a time."
             raise CtxdError("timeout", message, hint=hint) from error
-        except (sqlite_file.FileDamaged, sqlite_file.DiskFailed, sqlite_file.DiskFull) as error:
+        except _FAULTS as error:
             raise _unavailable(error) from error
         finally:
             searcher.file.set_progress_handler(None)

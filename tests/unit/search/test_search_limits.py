@@ -1,9 +1,11 @@
 """Limits of a search: its time, its locks, the texts of a document, and long texts."""
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 
 from ctxd import sqlite_file
@@ -34,6 +36,30 @@ def test_the_time_limit_includes_what_is_done_outside_sqlite() -> None:
     with pytest.raises(CtxdError, match="took more than 10 s") as late:
         queries._timed(searcher, lambda *given: [work(*given) for _ in range(3)])
     assert late.value.code == "timeout"
+
+
+def test_a_query_without_a_free_descriptor_is_refused_and_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = sqlite_file.DiskFull("Too many open files", errno.EMFILE)
+    opened: list[Any] = [sqlite_file.in_memory()]
+    index = opened[0]
+
+    def opens(path: Path, **_: Any) -> Any:
+        if not opened:
+            raise fault
+        return opened.pop()
+
+    monkeypatch.setattr(sqlite_file, "open_reader", opens)
+    where = SimpleNamespace(directory=SimpleNamespace(database=Path("db"), artifacts=Path("artifacts")))
+    shelf: Any = SimpleNamespace(on_end=[], generation=1, path=Path("search.db"))
+    queries = SearchQueries(shelf, SimpleNamespace(store=where), SimpleNamespace(monotonic=lambda: 0.0))  # type: ignore[arg-type]
+    with pytest.raises(CtxdError, match="Too many open files") as refused:
+        queries._limited(lambda searcher, deadline: None)
+    assert refused.value.code == "disk_full"
+    with pytest.raises(apsw.ConnectionClosedError):
+        index.execute("SELECT 1")
+    with pytest.raises(CtxdError, match="Too many open files") as refused:
+        queries._limited(lambda searcher, deadline: None)
+    assert refused.value.code == "store_unavailable"
 
 
 def test_each_text_of_a_page_is_checked_against_the_time_limit() -> None:
