@@ -52,9 +52,12 @@ class SandboxConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``Connection.connection_lost``."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        super().connection_lost(exc)
 
     def _ask(self, question: bytearray, data: bytes) -> None:
         if self._ending:
@@ -69,6 +72,7 @@ class SandboxConnection(Connection):
         except (cbor2.CBORDecodeError, RecursionError, OverflowError, MemoryError):
             asked = None
         self._ending = True
+        self._stop_timer()
         self._listener.requests += 1
         if isinstance(asked, dict) and asked.get("action") == _ACTION:
             self._current(self._answer)
