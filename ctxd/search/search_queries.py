@@ -147,9 +147,7 @@ class SearchQueries:
             raise CtxdError("session_not_found", f"there is no session {params.session}")
         if not self._index.is_open:
             raise _unavailable()
-        hidden = frozenset(
-            session for session, state in self._sessions.catalog.states().items() if state == "removed"
-        ).union(self._sessions.emptied)
+        hidden = self._sessions.catalog.removed().union(self._sessions.emptied)
         sessions = await self._sessions_of(params)
         find = partial(self._hits, params, query, hidden, sessions, skip, last)
         found = await self._within_limits(find)
@@ -165,14 +163,15 @@ class SearchQueries:
             project = ProjectFilter(await self._sessions.project_at(params.project, package=True))
         elif params.project is not None:
             project = ProjectFilter(name=params.project)
+
         catalog = self._sessions.catalog
-        names = catalog.names("", len(catalog)) if params.session is None else [params.session]
-        return [
-            name
-            for name, settings in ((name, catalog.settings(name)) for name in names)
-            if params.harness in (None, settings.labels.get("harness"))
-            and (project is None or project.passes(settings.project))
-        ]
+        if params.harness is None:
+            names = catalog.names("", len(catalog)) if params.session is None else [params.session]
+        else:
+            names = catalog.of_harness(params.harness)
+            if params.session is not None:
+                names = [params.session] if params.session in names else []
+        return names if project is None else [name for name in names if project.passes(catalog.settings(name).project)]
 
     async def sessions_naming(self, path: str) -> frozenset[str]:
         """The sessions with a tool call whose arguments contain the absolute ``path``, or that path relative to the

@@ -162,6 +162,7 @@ class Catalog:
         self._unindexed: dict[str, None] = {}
         self._rows: dict[str, SessionSummary] = {}
         self._open: dict[str, None] = {}
+        self._removed: set[str] = set()
         self._forks: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
@@ -207,6 +208,15 @@ class Catalog:
         """The state of every session."""
         return {session: head.settings.state for session, (head, _) in self._heads.items()}
 
+    def removed(self) -> frozenset[str]:
+        """The sessions in the trash. Cost: their number."""
+        return frozenset(self._removed)
+
+    def of_harness(self, harness: str) -> list[str]:
+        """Return the sessions of ``harness``, in no order. Cost: the number of sessions; building the index that
+        listings use would take seconds for many."""
+        return [session for session, (head, _) in self._heads.items() if head.settings.labels.get("harness") == harness]
+
     def heads(self) -> Iterator[SessionHead]:
         """The head of every session."""
         return (head for head, _ in self._heads.values())
@@ -226,6 +236,10 @@ class Catalog:
             self._open[session] = None
         else:
             self._open.pop(session, None)
+        if settings.state == "removed":
+            self._removed.add(session)
+        else:
+            self._removed.discard(session)
 
     def discard(self, session: str) -> None:
         """Remove ``session``. No effect if it is unknown."""
@@ -236,6 +250,7 @@ class Catalog:
             self._rows.pop(session, None)
             del self._names[bisect_left(self._names, session)]
             self._open.pop(session, None)
+            self._removed.discard(session)
             if (base := known[0].settings.base) is not None:
                 self._forks[base.session].pop(session, None)
 

@@ -107,6 +107,7 @@ def test_the_pages_of_a_list_are_the_sessions_that_pass_in_order(changes, params
     for group, counted in (("archived", first.archived), ("removed", first.removed)):
         passing = sum(wanted.passes(catalog.summary(name), group) for name in known)
         assert counted == (None if group == wanted.group else passing)
+    assert catalog.removed() == {name for name, (_, _, head) in known.items() if head.settings.state == "removed"}
     assert catalog.listed_count == sum(
         head.settings.state != "removed" and not head.settings.archived for _, _, head in known.values()
     )
