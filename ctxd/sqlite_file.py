@@ -274,19 +274,19 @@ def forget_cached_pages(path: Path) -> None:
             os.close(descriptor)
 
 
-def insert_rows(connection: Connection, head: str, values: str, rows: Sequence[Sequence[Any]], tail: str = "") -> None:
-    """Run ``head VALUES values, values, … tail`` over ``rows``, many rows per statement."""
+def insert_rows(connection: Connection, head: str, values: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Run ``head VALUES values, values, …`` over ``rows``, many rows per statement."""
     at = 0
     for size in CHUNKS:
         while len(rows) - at >= size:
             flat = tuple(chain.from_iterable(rows[at : at + size]))
-            connection.execute(_insert(head, values, tail, size), flat)
+            connection.execute(_insert(head, values, size), flat)
             at += size
 
 
 @lru_cache(maxsize=256)
-def _insert(head: str, values: str, tail: str, size: int) -> str:
-    return f"{head} VALUES {','.join([values] * size)} {tail}"
+def _insert(head: str, values: str, size: int) -> str:
+    return f"{head} VALUES {','.join([values] * size)}"
 
 
 def checkpoint(connection: Connection, *, truncate: bool) -> None:

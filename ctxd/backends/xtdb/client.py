@@ -309,9 +309,9 @@ class XtdbClient:
             answer = await self._http.request("query", parameters, body=body, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
-    async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T], *, waits_s: float = 0.0) -> T:
+    async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T]) -> T:
         with self.breaker.request():
-            answer = await self._http.request(path, parameters, timeout_s=waits_s + self._answer_s)
+            answer = await self._http.request(path, parameters, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
     async def _ask_if_any(
