@@ -1,4 +1,5 @@
-"""The texts of an import, fetched from the origin in batches, in the order in which they are needed."""
+"""The texts of an import, fetched from the origin in batches, in the order in which they are needed. Separate:
+``session_copy`` is as long as a module may be."""
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Final

@@ -1,11 +1,14 @@
-"""The texts of an import are fetched in few batches, each held only while it is needed."""
+"""An import fetches texts in few batches, held only while they are needed; few of its rows wait for the disk."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from ctxd.sharing import prefetched_texts
+from ctxd.sharing import prefetched_texts, session_copy
 from ctxd.sharing.prefetched_texts import PrefetchedTexts
+from tests.unit.sessions.world import say
+from tests.unit.sharing.test_session_copy import two
 
 pytestmark = pytest.mark.anyio
 
@@ -54,3 +57,24 @@ async def test_a_purged_text_is_asked_for_once() -> None:
     assert await texts.of(["a", "purged"]) == {"a": "a"}
     assert await texts.of(["purged", "b"]) == {"b": "b"}
     assert origin.calls == [2]
+
+
+@pytest.mark.requirement("HST-11")
+async def test_few_rows_wait_for_the_disk_also_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_copy, "WAITING_MAX", 8)
+    waiting: list[int] = []
+
+    class Counted(session_copy._Import):
+        def _submit(self, *row, **settings):
+            pending = super()._submit(*row, **settings)
+            waiting.append(len(self._waiting))
+            return pending
+
+    monkeypatch.setattr(session_copy, "_Import", Counted)
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        for n in range(20):
+            await say(a.w, "s1", ("user", f"q{n}"))
+            await a.assemble()
+        await b.take(a)
+        assert len(waiting) > 20 and max(waiting) <= 8 + 1, "a record and the row before it are submitted together"

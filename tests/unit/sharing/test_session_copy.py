@@ -18,7 +18,6 @@ from ctxd.projection.ownership_checks import Fence, Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.stored_session import RUN, RecordUsage
-from ctxd.sharing import session_copy
 from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
@@ -380,27 +379,6 @@ async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: 
             assert (await other.w.sessions.live("s1")).state == (await one.w.sessions.live("s1")).state
     verified(tmp_path / "a")
     verified(tmp_path / "b")
-
-
-@pytest.mark.requirement("HST-11")
-async def test_few_rows_wait_for_the_disk_also_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(session_copy, "WAITING_MAX", 8)
-    waiting: list[int] = []
-
-    class Counted(session_copy._Import):
-        def _submit(self, *row, **settings):
-            pending = super()._submit(*row, **settings)
-            waiting.append(len(self._waiting))
-            return pending
-
-    monkeypatch.setattr(session_copy, "_Import", Counted)
-    async with two(tmp_path) as (a, b):
-        await a.w.call("session.create", agent="a", session="s1")
-        for n in range(20):
-            await say(a.w, "s1", ("user", f"q{n}"))
-            await a.assemble()
-        await b.take(a)
-        assert len(waiting) > 20 and max(waiting) <= 8 + 1, "a record and the row before it are submitted together"
 
 
 @pytest.mark.requirement("HST-11")
