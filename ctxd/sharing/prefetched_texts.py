@@ -1,12 +1,6 @@
-"""The texts of an import, fetched from the origin in batches, in the order in which they are needed. Separate:
-``session_copy`` is as long as a module may be."""
+"""Prefetching of the texts of an import from their origin.
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from typing import Final
-
-from ctxd.objects.document import Content
-
-TEXTS_AHEAD: Final = 64
+Separate from the import of the rows: this knows only the order in which the texts are needed.
 """Initial number of texts fetched together. It bounds the memory of an import."""
 
 TEXTS_AHEAD_MAX: Final = 2_000
