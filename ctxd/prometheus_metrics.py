@@ -129,7 +129,7 @@ def _trackers(figures: DaemonMetrics) -> Iterator[Metric]:
     yield _by("ctxd_trackers", "Files that are followed, by how that goes.", "state", counts)
     yield GaugeMetricFamily("ctxd_tracked_directories", "Directories that hold them.", value=watching.directories)
     yield GaugeMetricFamily("ctxd_watches", "Watches of the system.", value=watching.watches)
-    yield GaugeMetricFamily("ctxd_polled_directories", "Directories looked at instead.", value=watching.polled)
+    yield GaugeMetricFamily("ctxd_polled_directories", "Directories polled instead of watched.", value=watching.polled)
     yield CounterMetricFamily("ctxd_watch_events", "Changes reported by the watcher.", value=watching.events)
     yield CounterMetricFamily("ctxd_tracked_versions", "Versions that were stored for them.", value=watching.versions)
     yield CounterMetricFamily("ctxd_watch_overflows", "How often events were dropped.", value=watching.overflows)

@@ -360,7 +360,7 @@ def _pool_line(view: View, id: str, stored: Stored) -> str:
     if document.source is None:
         raise CtxdError("corrupt", f"the file {id} has no source")
     known = state_of(document)
-    assert known != "orphaned", "a version does not know that its source is out of reach"
+    assert known != "orphaned", "no version records that its source is unreachable"
     state: LineState = known
     if state == "present" and view.renderer > 1:
         state = unkept_kind(document) or state

@@ -151,5 +151,5 @@ def _show(screen: Screen, found: Top, *, once: bool) -> None:
 def _followed(found: Watching) -> str:
     if found.watcher is None:
         return "files none followed"
-    polled = f", {count(found.polled)} looked at instead" if found.polled else ""
+    polled = f", {count(found.polled)} polled instead" if found.polled else ""
     return f"files {count(found.files)} followed  {count(found.directories, 'directory')} by {found.watcher}{polled}"

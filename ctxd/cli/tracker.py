@@ -53,8 +53,8 @@ def followed(found: Watching) -> str:
         f"{count(found.files)} followed in {count(found.directories, 'directory')}",
         f"{count(found.watches, 'watch')} by {found.watcher}",
         f"{count(found.versions, 'version')} stored",
-        *([f"{count(found.polled, 'directory')} looked at instead"] if found.polled else []),
-        *([f"{count(found.away, 'directory')} not there"] if found.away else []),
+        *([f"{count(found.polled, 'directory')} polled instead"] if found.polled else []),
+        *([f"{count(found.away, 'directory')} not followed"] if found.away else []),
         *([f"events dropped {count(found.overflows, 'time')}"] if found.overflows else []),
         *([f"{count(found.refused, 'file')} too many"] if found.refused else []),
     ]

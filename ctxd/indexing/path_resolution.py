@@ -58,7 +58,7 @@ class HostVisibility:
         by_device = {number: place for number in uncovered if isinstance(place := places[number], FilesystemSource)}
         filesystems = await self._filesystems([place.path for place in by_device.values()])
         for (number, place), filesystem in zip(by_device.items(), filesystems, strict=True):
-            places[number] = _unanswered(place.path) if filesystem is None else FilesystemSource(filesystem, place.path)
+            places[number] = _timed_out(place.path) if filesystem is None else FilesystemSource(filesystem, place.path)
         return places
 
     def host_path(self, mounts: MountTable, workdir: str, path: str) -> FilesystemSource | None:
@@ -108,20 +108,20 @@ class HostVisibility:
         for all sessions except a sandbox's. Does not suspend if all sources are on the host, or for sessions that use
         only mounts.
         """
-        answers: list[bool] = []
-        away: dict[int, FilesystemSource] = {}
+        are_readable: list[bool] = []
+        elsewhere: dict[int, FilesystemSource] = {}
         for number, source in enumerate(sources):
             file = filesystem_source(source)
             is_readable = file is None or file.filesystem_id == self._devices.host
             if mounts.in_sandbox:
                 is_readable = is_readable and mounts.agent_path(source) is not None
             elif mounts.by_device and file is not None and not is_readable:
-                away[number] = file
-            answers.append(is_readable)
-        filesystems = await self._filesystems([file.path for file in away.values()])
-        for (number, file), filesystem in zip(away.items(), filesystems, strict=True):
-            answers[number] = file.filesystem_id == filesystem
-        return answers
+                elsewhere[number] = file
+            are_readable.append(is_readable)
+        filesystems = await self._filesystems([file.path for file in elsewhere.values()])
+        for (number, file), filesystem in zip(elsewhere.items(), filesystems, strict=True):
+            are_readable[number] = file.filesystem_id == filesystem
+        return are_readable
 
     def is_from_sandbox(self, source: Source) -> bool:
         """True if a sandbox may have written ``source``: a file below a confined directory."""
@@ -137,10 +137,10 @@ class HostVisibility:
         return [None if device is None else known[device] for device in devices]
 
 
-def _unanswered(path: str) -> CtxdError:
+def _timed_out(path: str) -> CtxdError:
     return CtxdError(
         "source_unreachable",
-        f"read failed unreadable file path={path}: its file system does not answer",
+        f"read failed unreadable file path={path}: its file system does not respond",
         hint="Send it again once it does.",
         outcome="not_applied",
     )

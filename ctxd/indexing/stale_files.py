@@ -200,13 +200,13 @@ class Freshener:
         files = {id: head for id, head in heads.items() if head is not None and head.document.type == "file"}
         stubs = {id for id, head in files.items() if is_unread(head.document)}
         readable = await self._visibility.readable(mounts, [_source(head) for head in files.values()])
-        away = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
+        orphaned = tuple(id for id, here in zip(files, readable, strict=True) if not here and id not in stubs)
         near = {id: head for (id, head), here in zip(files.items(), readable, strict=True) if here}
         changed = await self._changed(near, policy)
         slices = tuple(_slices(changed))
         unread = len(stubs - changed.keys())
         unchanged = len(near.keys() - stubs - changed.keys())
-        return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
+        return Compared(slices=slices, orphaned=orphaned, unchanged=unchanged, unread=unread)
 
     async def existing(self, mounts: MountTable, ids: Iterable[str]) -> list[str]:
         """The canonical paths of the files among ``ids`` that exist, of those that the session with ``mounts`` may

@@ -99,7 +99,7 @@ class Tracking:
                     self._failed(error)
                 await self._clock.sleep(RESTART_S)
 
-    # --- who needs what ---
+    # --- leasing ---
 
     def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         now, leases = self._clock.monotonic(), self.trackers.tracked.leases
@@ -189,7 +189,7 @@ class Tracking:
             return live.mounts
         return mount_table(self._sessions.catalog.settings(session), self._sessions.host_filesystem_id)
 
-    # --- what changed ---
+    # --- storing changes ---
 
     def keeps(self, session: str) -> bool:
         """See ``ctxd.trackers.watcher_interface.Observer``."""
@@ -211,19 +211,19 @@ class Tracking:
     async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
         """Store the changes of ``ids``. See ``ctxd.trackers.watcher_interface.Observer``."""
         try:
-            away = await self._store_changes(ids)
+            unreachable = await self._store_changes(ids)
         except CtxdError:
             # The store's failure is reported elsewhere; these files are retried until it accepts writes again.
             return {}
-        return {id: None if id in away else self._is_there(id) for id in ids}
+        return {id: None if id in unreachable else self._is_there(id) for id in ids}
 
     async def _store_changes(self, ids: Sequence[str]) -> set[str]:
         """Store new versions of changed files. Returns: the ids of files whose source is unreachable."""
         compared = await self._indexer.freshener.compare(self._anywhere, ids)
-        away = set(compared.orphaned)
+        unreachable = set(compared.orphaned)
         for slice_ids in compared.slices:
             found = await self._indexer.freshener.freshen(slice_ids)
-            away.update(found.orphaned)
+            unreachable.update(found.orphaned)
             if found.documents:
                 # No await since the decision, so that no version of a session comes between.
                 write = Write(
@@ -235,7 +235,7 @@ class Tracking:
                 )
                 await self._store.submit(write).wait()
                 self.versions += len(found.documents)
-        return away
+        return unreachable
 
     def _is_there(self, id: str) -> bool:
         head = self._store.peek(id)

@@ -121,7 +121,7 @@ async def found_for(
         return found
     live, request = tx.live, tx.request.without_id()
     compared: set[str] = set()
-    away: set[str] = set()
+    unreachable: set[str] = set()
     while foreign := [
         one.object
         for one in found
@@ -133,15 +133,15 @@ async def found_for(
         fresh = await freshen(live, indexer, foreign, request)
         if fresh.documents:
             live.submit(request, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
-        away.update(fresh.orphaned)
+        unreachable.update(fresh.orphaned)
         found = await find()
-    return [_found_inside(one, live.state, away) for one in found]
+    return [_found_inside(one, live.state, unreachable) for one in found]
 
 
-def _found_inside(one: FoundFile, state: SessionState, away: set[str]) -> FoundFile:
-    """Return ``one`` in the form for a sandbox; ``away``: the files that it cannot read."""
+def _found_inside(one: FoundFile, state: SessionState, unreachable: set[str]) -> FoundFile:
+    """Return ``one`` in the form for a sandbox; ``unreachable``: the files that it cannot read."""
     if one.object is None or one.object in state.index or one.document is not None:
         return one
-    if one.object in away:
+    if one.object in unreachable:
         return FoundFile(path=one.path, outcome="ignored", reason="cannot be looked at")
     return msgspec.structs.replace(one, outcome="created")

@@ -1,8 +1,8 @@
 """Lookups of paths in threads, with a timeout for file systems that hang.
 
 Each mount has a few threads of its own. A lookup of one path that takes longer than ``HANGS_S`` counts as hung, and no
-path of its mount is looked up until the thread returns. Only then are symlinks traced, to find the mount that hangs;
-until then, a link on a healthy mount can occupy that mount's threads for ``HANGS_S``.
+path of its mount is looked up until the thread returns. Symlinks are traced only once a lookup hangs, to find the mount
+that hangs; until then, a link on a healthy mount can occupy that mount's threads for ``HANGS_S``.
 """
 
 import errno

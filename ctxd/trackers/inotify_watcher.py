@@ -186,10 +186,10 @@ class InotifyWatcher:
             if mask & _OVERFLOW:
                 events.append(Overflowed())
             elif (watch := found.watch) is not None and (kept := self._kept.get(watch.wd)) is not None:
-                self._told(events, kept, mask, None if found.name is None else str(found.name))
+                self._convert(events, kept, mask, None if found.name is None else str(found.name))
         return events, True
 
-    def _told(self, events: list[Event], kept: _Kept, mask: int, name: str | None) -> None:
+    def _convert(self, events: list[Event], kept: _Kept, mask: int, name: str | None) -> None:
         if mask & (_IGNORED | _MOVED | _UNMOUNTED):
             reason = "it was unmounted" if mask & _UNMOUNTED else "it was moved" if mask & _MOVED else "it was deleted"
             del self._kept[kept.watch.wd]

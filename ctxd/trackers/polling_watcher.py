@@ -137,7 +137,7 @@ class PollingWatcher:
         identity = identity_at(directory)
         if identity is None:
             return refusal(FileNotFoundError(errno.ENOENT, "no directory", directory))
-        if refused := self._filesystems.fleeting(identity[0]):
+        if refused := self._filesystems.polling_refused(identity[0]):
             return refused
         seen = _Seen(identity)
         for name in names:

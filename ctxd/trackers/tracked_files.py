@@ -50,19 +50,19 @@ WatchedPlace = tuple[str, str]
 
 NOT_YET: Final = "not attached yet"
 DELETED: Final = "the file is deleted"
-OUT_OF_REACH: Final = "the file cannot be reached"
-TIMED_OUT: Final = "its file system does not answer"
+UNREACHABLE: Final = "the file cannot be reached"
+TIMED_OUT: Final = "its file system does not respond"
 
 
 class TrackedFile:
     """One tracked file. ``since``: when its state began, in ms since 1970.
 
-    ``missing``: why it was not there at the last check; empty if it was. ``answers``: whether the last lookup of its
-    path ended. ``read_at``: when its known content was read, in ms since 1970.
+    ``missing``: the reason why it was not there at the last check; empty if it was. ``responds``: False if the last
+    lookup of its path timed out. ``read_at``: when its known content was read, in ms since 1970.
     """
 
     __slots__ = (
-        "active", "answers", "known", "linked", "missing", "path", "places", "read_at", "reason", "sessions", "since"
+        "active", "known", "linked", "missing", "path", "places", "read_at", "reason", "responds", "sessions", "since"
     )  # fmt: skip
 
     def __init__(self, path: str, *, known: bool, since: int, read_at: int = 0) -> None:
@@ -71,7 +71,7 @@ class TrackedFile:
         self.sessions: dict[str, None] = {}
         self.places: tuple[WatchedPlace, ...] = ()
         self.missing = ""
-        self.answers = True
+        self.responds = True
         self.linked = False
         self.active = False
         self.known = known
@@ -113,8 +113,8 @@ class TrackedFiles:
         """Directories that are not watched by the system."""
         self.indirect: dict[str, None] = {}
         """Files whose name is a symlink."""
-        self.unanswered: dict[str, None] = {}
-        """Files whose last lookup did not end."""
+        self.hung: dict[str, None] = {}
+        """Files whose last lookup timed out."""
         self.leases: dict[str, float] = {}
         """Sessions that lease files, each with the end of its leases in seconds of the monotonic clock."""
         self._held: dict[str, dict[str, None]] = {}
@@ -158,7 +158,7 @@ class TrackedFiles:
         """Stop tracking ``key``. Returns: the directories that no file needs any more."""
         emptied = self.place(key, ())[1]
         file = self.files.pop(key)
-        self.unanswered.pop(key, None)
+        self.hung.pop(key, None)
         for session in file.sessions:
             self._held[session].pop(key, None)
         return emptied
@@ -242,35 +242,35 @@ class TrackedFiles:
     def found(self, key: str, present: bool | None, now_ms: int) -> None:
         """Record the result of a check: the file is there, or was deleted; `None` if that is unknown."""
         file = self.files.get(key)
-        missing = "" if present else OUT_OF_REACH if present is None else DELETED
+        missing = "" if present else UNREACHABLE if present is None else DELETED
         if file is not None and file.missing != missing:
             file.missing = missing
             self._settle(file, now_ms)
 
-    def answered(self, key: str, answers: bool, now_ms: int) -> bool:
-        """Record whether the lookup of the file's path ended. Returns: True if it did, after one that had not."""
+    def note_lookup(self, key: str, responds: bool, now_ms: int) -> bool:
+        """Record whether the filesystem responded to a lookup of the file's path. Returns: True if it has recovered."""
         file = self.files[key]
-        if file.answers == answers:
+        if file.responds == responds:
             return False
-        file.answers = answers
-        if answers:
-            self.unanswered.pop(key, None)
+        file.responds = responds
+        if responds:
+            self.hung.pop(key, None)
         else:
-            self.unanswered[key] = None
+            self.hung[key] = None
         self._settle(file, now_ms)
-        return answers
+        return responds
 
-    def is_unanswered(self, key: str) -> bool:
+    def is_hung(self, key: str) -> bool:
         """True if the filesystem of the file or its directory hangs. The file is checked once it no longer does."""
         file = self.files[key]
         own = self.directories.get(file.places[0][0]) if file.places else None
-        return not file.answers or (own is not None and own.mode == "away" and own.reason == TIMED_OUT)
+        return not file.responds or (own is not None and own.mode == "away" and own.reason == TIMED_OUT)
 
     def _settle(self, file: TrackedFile, now_ms: int) -> None:
         """Recompute the state of ``file``."""
         own = self.directories.get(file.places[0][0]) if file.places else None
         followed = own is not None and own.mode in ("watched", "polled")
-        missing = file.missing if file.answers else TIMED_OUT
+        missing = file.missing if file.responds else TIMED_OUT
         active = followed and not missing
         reason = NOT_YET if own is None else missing if followed and missing else own.reason
         if active != file.active:

@@ -68,14 +68,14 @@ class PathEntry(msgspec.Struct, frozen=True):
     """The result of a lookup of a file's path: the places, as directory and name, that show its changes.
 
     ``linked``: the file has other names, or is mounted from elsewhere, so that some writes show at none of its places.
-    ``changed_ms``: when it last changed, in ms since 1970; `None` if nothing is there. ``answers``: False if the lookup
-    timed out; the rest is unknown then.
+    ``changed_ms``: the time of its last change, in ms since 1970; `None` if nothing is there. ``responds``: False if
+    the lookup timed out; the rest is unknown then.
     """
 
     places: tuple[tuple[str, str], ...]
     linked: bool = False
     changed_ms: int | None = None
-    answers: bool = True
+    responds: bool = True
 
     def may_differ(self, file: TrackedFile) -> bool:
         """True if ``file``, which was watched before this lookup, may have changed since it was read."""
@@ -115,7 +115,7 @@ def _changed_ms(found: os.stat_result) -> int:
 async def entries_at(
     lookups: Lookups, paths: Sequence[str], confinement: Confinement, mounted: Container[str]
 ) -> list[PathEntry]:
-    """The entry of each of ``paths``, see ``entry_of``; with ``answers`` False where the lookup hangs."""
+    """The entry of each of ``paths``, see ``entry_of``; with ``responds`` False if its lookup hangs."""
 
     def near(path: str) -> PathEntry | str:
         """The entry, or the path that a symlink leads to."""
@@ -143,7 +143,7 @@ async def entries_at(
 
 
 def _hung(path: str) -> PathEntry:
-    return PathEntry((os.path.split(path),), answers=False)
+    return PathEntry((os.path.split(path),), responds=False)
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -197,7 +197,7 @@ class FileTrackers:
         self._sweep_due = anyio.Event()
         self._watching = anyio.Lock()
 
-    # --- what sessions ask for ---
+    # --- leases ---
 
     def lease(self, session: str, files: Mapping[str, Followed], *, known: bool = False) -> None:
         """Start tracking ``files``, by key, for ``session``. Files that changed since they were read are reported.
@@ -256,20 +256,20 @@ class FileTrackers:
     ) -> None:
         """Track until cancelled, reporting changes to ``observer``. A second run resumes with the tracked files."""
         self._observer = observer
-        self._modes.anew()
+        self._modes.reset()
         if self.tracked.directories:
             self._sweep_due.set()
         if self._fresh or self._modes.emptied:
             self._asked.set()
         async with anyio.create_task_group() as tasks:
-            await tasks.start(self.watcher.run, self._take)
-            await tasks.start(self._modes.polling.run, self._take)
+            await tasks.start(self.watcher.run, self._process)
+            await tasks.start(self._modes.polling.run, self._process)
             tasks.start_soon(self._attach)
-            tasks.start_soon(self._hand_on, observer)
+            tasks.start_soon(self._report_changes, observer)
             tasks.start_soon(self._sweep, observer)
             task_status.started()
 
-    def _take(self, events: Sequence[Event]) -> None:
+    def _process(self, events: Sequence[Event]) -> None:
         """Process ``events`` of either watcher."""
         now = self._clock.monotonic()
         self.events += len(events)
@@ -281,17 +281,17 @@ class FileTrackers:
                     for key in self.tracked.keys_at(directory, name):
                         self._debouncer.note(key, hint, now)
                 case WatchLost(directory, reason):
-                    self._lose(directory, reason, now)
+                    self._note_lost(directory, reason, now)
                 case Overflowed():
                     self.overflows += 1
-                    self._report("tracker.overflow", "", "events were dropped; every tracked file is looked at")
+                    self._report("tracker.overflow", "", "events were dropped; every tracked file is checked")
                     self._debouncer.again(self.tracked.files, now)
                     self._sweep_due.set()
         if events:
             self._stirred.set()
 
-    def _lose(self, directory: str, reason: str, now: float) -> None:
-        self._modes.lose(directory, reason)
+    def _note_lost(self, directory: str, reason: str, now: float) -> None:
+        self._modes.note_lost(directory, reason)
         kept = self.tracked.directories.get(directory)
         if kept is None:
             return
@@ -332,7 +332,7 @@ class FileTrackers:
         for (key, file), entry in zip(files.items(), entries, strict=True):
             if self.tracked.files.get(key) is not file:
                 continue
-            back = self.tracked.answered(key, entry.answers, self._clock.wall_ms())
+            back = self.tracked.note_lookup(key, entry.responds, self._clock.wall_ms())
             moved = self._is_moved(file, entry)
             if moved:
                 added += self._place(key, entry)
@@ -350,7 +350,7 @@ class FileTrackers:
 
     def _is_moved(self, file: TrackedFile, entry: PathEntry) -> bool:
         """True if the places of ``file`` changed. After a lookup that timed out, it keeps its places if it has any."""
-        return (entry.places, entry.linked) != (file.places, file.linked) and (entry.answers or not file.places)
+        return (entry.places, entry.linked) != (file.places, file.linked) and (entry.responds or not file.places)
 
     def _place(self, key: str, entry: PathEntry) -> list[str]:
         """Store the places of ``key``. Returns: the directories that are new."""
@@ -362,7 +362,7 @@ class FileTrackers:
         """Make those of ``files`` due that may have changed before they were watched."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
-        self._again([key for (key, file), entry in looked if entry.answers and entry.may_differ(file)])
+        self._again([key for (key, file), entry in looked if entry.responds and entry.may_differ(file)])
 
     def _again(self, keys: Sequence[str]) -> None:
         if keys:
@@ -374,9 +374,9 @@ class FileTrackers:
         self._hanging.note()
         return entries
 
-    # --- handing on ---
+    # --- reporting changes ---
 
-    async def _hand_on(self, observer: Observer) -> None:
+    async def _report_changes(self, observer: Observer) -> None:
         while True:
             await self._until_due()
             keys = self._due(observer)
@@ -399,7 +399,7 @@ class FileTrackers:
         now = self._clock.monotonic()
         keys: list[str] = []
         for key in self._debouncer.take(now, BATCH):
-            if key in self.tracked.files and not self.tracked.is_unanswered(key):
+            if key in self.tracked.files and not self.tracked.is_hung(key):
                 if observer.is_busy(key) and now - self._held.setdefault(key, now) < self._hold_s:
                     self._debouncer.again((key,), now)
                 else:
@@ -417,7 +417,7 @@ class FileTrackers:
             with anyio.move_on_after(wait_s):
                 await self._stirred.wait()
 
-    # --- making sure ---
+    # --- periodic checks ---
 
     async def _sweep(self, observer: Observer) -> None:
         while True:
@@ -438,7 +438,7 @@ class FileTrackers:
                 self.release(session)
         async with self._watching:
             moved = await self._modes.drop_moved_directories()
-            self._take([WatchLost(directory, why) for directory, why in moved.items()])
+            self._process([WatchLost(directory, why) for directory, why in moved.items()])
             if astray := list(self.tracked.astray):
                 returned = await self._modes.watch(astray)
                 now = self._clock.monotonic()
@@ -457,7 +457,7 @@ class FileTrackers:
         tracked = self.tracked
         return {
             key: None
-            for key in tracked.unanswered
+            for key in tracked.hung
             if (file := tracked.files[key]).places and tracked.directories[file.places[0][0]].mode != "away"
         }
 

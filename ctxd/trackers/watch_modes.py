@@ -18,7 +18,7 @@ from ctxd.trackers.watcher_interface import Report, Watcher, WatchRefused
 Identity = tuple[int, int]
 """Device and inode of a directory."""
 
-_NOT_LOOKED_AT: Final = ("missing", "escapes", "unanswered", "fleeting")
+_NOT_LOOKED_AT: Final = ("missing", "escapes", "timeout", "side_effects")
 
 _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
@@ -34,7 +34,7 @@ _OWN: Final = frozenset(
 _SILENT: Final = frozenset("proc sysfs cgroup cgroup2 securityfs efivarfs pstore".split())
 """Kernel filesystems whose files change without an event, and without a new time or size."""
 
-_FLEETING: Final = frozenset("debugfs tracefs configfs binder".split())
+_READ_SIDE_EFFECTS: Final = frozenset("debugfs tracefs configfs binder".split())
 """Kernel filesystems where reading may consume data or act on a device."""
 
 
@@ -63,7 +63,7 @@ def refusal(error: OSError | ValueError) -> WatchRefused:
 
 def timeout_refusal() -> WatchRefused:
     """The refusal for a lookup that timed out."""
-    return WatchRefused("unanswered", TIMED_OUT)
+    return WatchRefused("timeout", TIMED_OUT)
 
 
 class Filesystems:
@@ -90,12 +90,14 @@ class Filesystems:
             return WatchRefused("remote", f"changes that other hosts make on {remote} are not reported here")
         if silent := self.silent(device):
             return WatchRefused("remote", f"changes that the system makes on {silent} are not reported")
-        return self.fleeting(device)
+        return self.polling_refused(device)
 
-    def fleeting(self, device: int) -> WatchRefused | None:
+    def polling_refused(self, device: int) -> WatchRefused | None:
         """The refusal if ``device`` must not even be polled; `None` if it may."""
         kind = self._kind(device)
-        return WatchRefused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
+        if kind not in _READ_SIDE_EFFECTS:
+            return None
+        return WatchRefused("side_effects", f"reading files of {kind} may change them")
 
     def _kind(self, device: int) -> str:
         if device not in self._kinds:
@@ -115,16 +117,16 @@ class HangLog:
     def __init__(self, lookups: Lookups, report: Report) -> None:
         self._lookups = lookups
         self._report = report
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     def note(self) -> bool:
         """Report changes since the last call. Returns: True if anything hangs."""
         now = frozenset(self._lookups.hanging())
-        for place in sorted(now - self._told):
-            self._report("tracker.unanswered", place, "its file system does not answer; nothing below is followed")
-        for place in sorted(self._told - now):
-            self._report("tracker.answers", place, "its file system answers again")
-        self._told = now
+        for place in sorted(now - self._reported):
+            self._report("tracker.hung", place, "its file system does not respond; nothing below is followed")
+        for place in sorted(self._reported - now):
+            self._report("tracker.recovered", place, "its file system responds again")
+        self._reported = now
         return bool(now)
 
 
@@ -155,14 +157,14 @@ class WatchModes:
         self._report = report
         self._polled: set[str] = set()
 
-    def anew(self) -> None:
-        """Reset: neither watcher has run yet, or both have ended, so nothing is followed."""
+    def reset(self) -> None:
+        """Mark every directory as not followed: neither watcher has run yet, or both have ended."""
         now_ms = self._clock.wall_ms()
         for directory in self._tracked.directories:
-            self._tracked.follow(directory, "away", "watching starts anew", now_ms)
+            self._tracked.follow(directory, "away", "watching restarts", now_ms)
         self._polled.clear()
 
-    def lose(self, directory: str, reason: str) -> None:
+    def note_lost(self, directory: str, reason: str) -> None:
         """Record that the watch of ``directory`` has ended by itself."""
         self._polled.discard(directory)
         if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()) and reason != TIMED_OUT:
@@ -187,8 +189,8 @@ class WatchModes:
         """Watch ``directories``, or else poll them. Returns: those that are followed now and were not before."""
         returned: list[str] = []
         degraded: dict[str, WatchRefused] = {}
-        answers = await self.watcher.watch(directories)
-        for directory, refused in zip(directories, answers, strict=True):
+        refusals = await self.watcher.watch(directories)
+        for directory, refused in zip(directories, refusals, strict=True):
             if refused is None:
                 if self._follow(directory, None):
                     returned.append(directory)
@@ -231,8 +233,8 @@ class WatchModes:
         wanted = [directory for directory in directories if directory not in self._polled]
         if not wanted:
             return {}
-        answers = await self.polling.watch(wanted)
-        refused = {each: answer for each, answer in zip(wanted, answers, strict=True) if answer is not None}
+        refusals = await self.polling.watch(wanted)
+        refused = {each: refusal for each, refusal in zip(wanted, refusals, strict=True) if refusal is not None}
         self._polled |= set(wanted) - refused.keys()
         return refused
 

@@ -14,10 +14,10 @@ from anyio.abc import TaskStatus
 
 from ctxd.trackers.tracked_files import Hint
 
-Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
-"""Why a directory is not watched. ``missing``: it does not exist. ``limit``: no watch is left. ``denied``: no
+Cause = Literal["missing", "limit", "denied", "remote", "escapes", "timeout", "side_effects", "unsupported"]
+"""Reason why a directory is not watched. ``missing``: it does not exist. ``limit``: no watch is left. ``denied``: no
 permission. ``remote``: changes by other hosts, or by the filesystem itself, are not reported. ``escapes``: its path
-leads out of its mount. ``unanswered``: its filesystem hangs. ``fleeting``: reading may change the files.
+leads out of its mount. ``timeout``: its filesystem hangs. ``side_effects``: reading may change the files.
 ``unsupported``: any other reason."""
 
 
@@ -44,7 +44,7 @@ Event = Changed | WatchLost | Overflowed
 
 
 class WatchRefused(msgspec.Struct, frozen=True):
-    """Why a directory cannot be watched; ``why`` is for people."""
+    """The cause why a directory cannot be watched; ``why`` is its text."""
 
     cause: Cause
     why: str

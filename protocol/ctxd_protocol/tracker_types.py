@@ -32,7 +32,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of all trackers. ``watcher`` is None if following is switched off.
 
     ``directories``: those with followed files. They have ``watches`` of the system; ``polled`` of them have no watch,
-    and ``away`` do not exist. ``overflows``: number of times that events were dropped and every file was checked.
+    and ``away`` are not followed. ``overflows``: number of times that events were dropped and every file was checked.
     ``refused``: files above the limit, which are not followed. ``events``: those of the system and of polling, and
     ``versions``: those stored for them, both since the daemon's start.
     """

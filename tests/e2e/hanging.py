@@ -1,4 +1,4 @@
-"""A file system that does not answer: one in user space whose program never reads what the kernel asks it."""
+"""A file system that does not respond: one in user space whose program never reads what the kernel asks it."""
 
 import ctypes
 import errno

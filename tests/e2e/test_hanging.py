@@ -1,4 +1,4 @@
-"""A file system that does not answer keeps neither who reads elsewhere, nor the daemon's end."""
+"""A file system that does not respond keeps neither who reads elsewhere, nor the daemon's end."""
 
 from pathlib import Path
 

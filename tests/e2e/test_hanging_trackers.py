@@ -1,4 +1,4 @@
-"""A file system that does not answer keeps no tracker of another one, and its own are attached once it does."""
+"""A file system that does not respond keeps no tracker of another one, and its own are attached once it does."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ ENDS_S_MAX = 30.0
 """Seconds that a daemon may take to end on a busy machine; one that waits for what hangs never ends."""
 
 WAIT_S_MAX = 60.0
-"""Seconds until a file system that does not answer is reported, or is followed again."""
+"""Seconds until a file system that does not respond is reported, or is followed again."""
 
 
 async def trackers_of(client: Client) -> dict[str, Tracker]:
@@ -51,7 +51,7 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
 
             async def far_is_told() -> bool:
                 found = await trackers_of(client)
-                return {found[name].reason for name in ("f", "target")} == {"its file system does not answer"}
+                return {found[name].reason for name in ("f", "target")} == {"its file system does not respond"}
 
             await until(all_attached, WAIT_S_MAX)
             # What is read while the mount goes away is the source's to give up, not the trackers'.
@@ -80,5 +80,5 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
                 with anyio.fail_after(ENDS_S_MAX):
                     assert await daemon.stop() == 0, daemon.said()
         said = daemon.said()
-    assert said.count("tracker.unanswered") == 2, said
-    assert said.count("tracker.answers") == 1, said
+    assert said.count("tracker.hung") == 2, said
+    assert said.count("tracker.recovered") == 1, said

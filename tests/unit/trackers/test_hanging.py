@@ -28,7 +28,7 @@ ENDS_S_MAX = 30.0
 """Seconds that anything may take that does not wait for what hangs."""
 HELD_S_MAX = 600.0
 """Seconds after which a look that hangs would end by itself: longer than any test."""
-TOLD_HANGING = "its file system does not answer; nothing below is followed"
+TOLD_HANGING = "its file system does not respond; nothing below is followed"
 
 
 class Far:
@@ -153,8 +153,8 @@ async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_
         await handed.until(lambda: all(tracked.files[key].active for key in files))
     assert tracked.files["a"].state == tracked.files["link"].state == "resumed"
     assert told == [
-        ("tracker.unanswered", str(far.place), TOLD_HANGING),
-        ("tracker.answers", str(far.place), "its file system answers again"),
+        ("tracker.hung", str(far.place), TOLD_HANGING),
+        ("tracker.recovered", str(far.place), "its file system responds again"),
     ]
 
 
@@ -189,7 +189,7 @@ async def test_trackers_end_while_a_mount_hangs_and_forget_what_hung(tmp_path: P
         with anyio.fail_after(ENDS_S_MAX):
             await trackers.wait_until_attached()
         trackers.release("s")
-        assert not trackers.tracked.unanswered
+        assert not trackers.tracked.hung
         trackers.lease("s", followed({"a": files["a"]}))
         await anyio.sleep(0.02)
         # The end would come after this test's time if it waited for what hangs.

@@ -35,7 +35,7 @@ def test_what_tells_of_no_changes_is_told_from_what_does(tmp_path: Path) -> None
     filesystems = Filesystems(str(table))
     causes = {number: filesystems.refused(os.makedev(0, number)) for number in range(60, 65)}
     assert {number: refused and refused.cause for number, refused in causes.items()} == {
-        60: "remote", 61: "remote", 62: None, 63: "remote", 64: "fleeting"
+        60: "remote", 61: "remote", 62: None, 63: "remote", 64: "side_effects"
     }  # fmt: skip
     assert filesystems.refused(os.makedev(254, 0)) is None
     silent = [number for number in range(60, 65) if filesystems.silent(os.makedev(0, number))]

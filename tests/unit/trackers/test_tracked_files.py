@@ -1,6 +1,6 @@
 """What is tracked, for whom, and in which state."""
 
-from ctxd.trackers.tracked_files import DELETED, NOT_YET, OUT_OF_REACH, TrackedFiles
+from ctxd.trackers.tracked_files import DELETED, NOT_YET, UNREACHABLE, TrackedFiles
 
 
 def taken(
@@ -69,7 +69,7 @@ def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
     file = tracked.files["a"]
     assert (file.state, file.reason, file.since) == ("orphaned", DELETED, 20)
     tracked.found("a", None, 25)
-    assert (file.state, file.reason, file.since) == ("orphaned", OUT_OF_REACH, 20)
+    assert (file.state, file.reason, file.since) == ("orphaned", UNREACHABLE, 20)
     tracked.found("a", True, 30)
     assert (file.state, file.reason) == ("resumed", "")
 
