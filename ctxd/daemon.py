@@ -271,14 +271,14 @@ class Daemon:
             changes = await in_thread(settings.reread)
         except (ConfigError, NoThread) as error:
             self._log.error("daemon.not_reloaded", reason=str(error))
-            return f"{self._state_text()}; settings not taken up: {error}"
+            return f"{self._state_text()}; settings not applied: {error}"
         config = settings.config
         if self._threshold is not None:
             self._threshold.level = config.log_level
         parts.server.retime(timing_of(config), config.connections_max)
         parts.listeners.retime(timing_of(config))
         self._log.info("daemon.reloaded", applied=changes.applied, after_restart=changes.after_restart)
-        return f"{self._state_text()}; {changes.told}"
+        return f"{self._state_text()}; {changes.summary}"
 
     async def _watch(self, *, task_status: TaskStatus[None]) -> None:
         task_status.started()
@@ -286,7 +286,7 @@ class Daemon:
 
     async def _works(self) -> None:
         """Return once the store's thread has committed its pending writes, and has read something."""
-        assert self._parts is not None, "only a daemon that serves is watched"
+        assert self._parts is not None, "the daemon is running"
         with suppress(CtxdError):
             await self._parts.store.check_alive()
 
@@ -446,14 +446,14 @@ class Daemon:
     def status(self) -> DaemonStatus:
         """Health and figures, as ``daemon.status`` returns them."""
         parts = self._parts
-        assert parts is not None, "only a daemon that serves is asked"
+        assert parts is not None, "the daemon is running"
         store = parts.store.status()
         if parts.projection is not None:
             store = parts.projection.reported_in(store)
-        amiss = store.reason or (store.projection is not None and store.projection.reason)
+        problem = store.reason or (store.projection is not None and store.projection.reason)
         return DaemonStatus(
             uptime_s=round(self._clock.monotonic() - self._ready_at, 3),
-            state="draining" if self._draining else "degraded" if amiss else "ready",
+            state="draining" if self._draining else "degraded" if problem else "ready",
             connections=parts.server.connections,
             in_flight=parts.server.in_flight,
             requests=parts.server.requests,

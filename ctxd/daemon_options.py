@@ -139,7 +139,7 @@ class Changes(msgspec.Struct, frozen=True):
     after_restart: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The changes as text."""
         parts = [("now in force", self.applied), ("in force after a restart", self.after_restart)]
         return "; ".join(f"{what}: {', '.join(keys)}" for what, keys in parts if keys) or "nothing has changed"

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import NoThread, in_thread
 
 PAUSE_S: Final = 0.5
@@ -33,7 +33,7 @@ class MemoryTrim:
         self._clock = clock
         self._due = anyio.Event()
 
-    def note(self, landed: Landed) -> None:
+    def note(self, writes: DurableWrites) -> None:
         """Schedule a check of the size of the process, as commits were written."""
         self._due.set()
 

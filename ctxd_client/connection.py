@@ -310,13 +310,14 @@ class AsyncConnection:
                 data, descriptors = await self._stream.receive_fds(RECEIVE_BYTES, 1)
                 self._files.keep(descriptors)
                 for line in lines.feed(data):
-                    self._take(wire.parse(line))
+                    self._process(wire.parse(line))
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
         except CallFailed as error:
             self._end(error)
 
-    def _take(self, answer: wire.IncomingLine) -> None:
+    def _process(self, answer: wire.IncomingLine) -> None:
+        """Keep a notification, or pass a response to its call."""
         if answer.method is not None:
             if self._events.keep(answer):
                 self._arrived.set()

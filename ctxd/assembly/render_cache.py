@@ -101,13 +101,13 @@ class RenderCache:
             _, gone = self._kept.popitem(last=False)
             size -= gone.size
 
-    def _invalidate(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+    def _invalidate(self, writes: Sequence[tuple[Write, Pending]]) -> None:
         """Mark renderings that show a file with a new version as out of date. After a purge drop all: any may show the
         purged text."""
-        if any(write.purge is not None for write, _ in landed):
+        if any(write.purge is not None for write, _ in writes):
             self._clear(frozenset())
             return
-        for write, _ in landed:
+        for write, _ in writes:
             files = [document.id for document in write.puts if document.type == "file"]
             for session, kept in self._kept.items():
                 if session != write.session and kept.key and not kept.live.state.pool.keys().isdisjoint(files):

@@ -64,7 +64,7 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
     if model is None:
         raise CtxdError(
             "invalid_params",
-            "no model is given, and none has answered in the session yet",
+            "no model given, and the session has no reply to take it from",
             hint="Give model, as the provider names it.",
             outcome="not_applied",
         )

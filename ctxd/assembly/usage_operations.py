@@ -216,7 +216,7 @@ class UsageOperations(OperationGroup):
         made = record.window or record.form
         model = params.model or (None if made is None else made.model)
         if model is None:
-            message = f"which model answered the request of context {record.context_id} is not known"
+            message = f"the model of context {record.context_id} is unknown"
             hint = "Give model, as the provider names it."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         usage = usage_of(record.number, model, params.usage)

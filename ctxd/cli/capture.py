@@ -183,10 +183,10 @@ class CaptureRun:
                 break
             head, *lines = piece.split(b"\n")
             for line in lines:
-                await self._take(b"".join([*self._line, head]))
+                await self._process_line(b"".join([*self._line, head]))
                 self._line, head = [], line
             self._line.append(head)
-        await self._take(b"".join(self._line))
+        await self._process_line(b"".join(self._line))
         async with self._in_order:
             await self._delivery.put([*self._tracker.add(self._parser.end()), *self._tracker.cut("session_end")])
         self._delivery.end()
@@ -196,7 +196,7 @@ class CaptureRun:
         async with self._in_order:
             await self._delivery.put(self._tracker.cut("explicit"))
 
-    async def _take(self, line: bytes) -> None:
+    async def _process_line(self, line: bytes) -> None:
         events = self._parser.events(line, self._clock.wall_ms())
         self._delivery.native = self._parser.native
         async with self._in_order:

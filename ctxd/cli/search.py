@@ -44,7 +44,7 @@ _PROGRESS_S: Final = 0.2
     "--limit", type=click.IntRange(1, HITS_MAX), default=20, show_default=True, help="Maximum number of results."
 )
 @click.option("--cursor", metavar="CURSOR", help="Continue where the previous page ended.")
-@click.option("--rebuild", is_flag=True, help="Build the index anew from the journal, and wait for it.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the index from the journal, and wait until it is complete.")
 @common
 def search(
     run: Invocation,

@@ -66,11 +66,11 @@ _SHOWN: Final = frozenset({"record", "turn", "event", "text", "summary"})
 def _toolcall(record: Record) -> str:
     head = f"\n### tool call {_code(record.get('tool', ''))}, {record.get('status', record['state'])}\n"
     args = record.get("args")
-    said = [head, _code(record["object"]), "\n"]
+    parts = [head, _code(record["object"]), "\n"]
     if args is not None:
-        said += ["\n", _fenced_json(args)]
-    said += ["\n", _fenced(record["content"]) if record["content"] is not None else f"({record['state']})\n"]
-    return "".join(said)
+        parts += ["\n", _fenced_json(args)]
+    parts += ["\n", _fenced(record["content"]) if record["content"] is not None else f"({record['state']})\n"]
+    return "".join(parts)
 
 
 def _file(record: Record) -> str:

@@ -345,8 +345,8 @@ class Commits(CommitReads):
 
     def _require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
         if valid_time is not None and viewer.is_confined:
-            message = "valid_time is for the host's own connections: a sandbox commits what is so now"
-            raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
+            message = "valid_time is for the host's own connections: a sandbox cannot set it"
+            raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
 
     def _require_kept(self, session: str | None) -> None:
         """Raises: CtxdError ``session_removed`` if ``session`` is in the trash."""

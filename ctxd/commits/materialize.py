@@ -42,7 +42,7 @@ from ctxd.objects.document import Content, Document, decode_content, encode_cont
 from ctxd.objects.kinds import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.version_store import VersionStore
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import Lane, LoopHandle, in_thread
 from ctxd_protocol.methods import commits as wire
 
@@ -97,8 +97,8 @@ class Materializer:
         # No types: only writes that purge.
         self._store.on_durable(self._note_purge, types=())
 
-    def _note_purge(self, landed: Landed) -> None:
-        if any(write.purge is not None for write, _ in landed):
+    def _note_purge(self, writes: DurableWrites) -> None:
+        if any(write.purge is not None for write, _ in writes):
             self._purges += 1
             self._cache.clear()
 
@@ -222,8 +222,8 @@ class Materializer:
 
     # --- snapshots ---
 
-    def _note_commits(self, landed: Landed) -> None:
-        for write, _ in landed:
+    def _note_commits(self, writes: DurableWrites) -> None:
+        for write, _ in writes:
             for put in write.puts:
                 depth = put.payload.get(STORED_NAMES["depth"], 0) if put.type == "commit" else 0
                 if depth and depth % _SNAPSHOT_EVERY == 0:
@@ -247,14 +247,14 @@ class Materializer:
             while self._wanted:
                 tip, stop = next(iter(self._wanted))
                 try:
-                    await self._take(ChainWalk(tip, stop, self._snapshots))
+                    await self._make_snapshots(ChainWalk(tip, stop, self._snapshots))
                 except (CtxdError, SnapshotGone, UnreadableDelta):
                     pass  # It cannot be read, or was purged meanwhile; calls that read it report that.
                 except OSError as error:
                     self._store.note_fault(error)
                 del self._wanted[tip, stop]
 
-    async def _take(self, walk: ChainWalk) -> None:
+    async def _make_snapshots(self, walk: ChainWalk) -> None:
         drops = self._snapshots.drops
         for part in plan(await walk.run(self._store)):
             refs = [each.content_ref for each in part if isinstance(each, Walked) and not each.fields.is_boundary]
@@ -276,7 +276,7 @@ class _Deltas:
         self._loop = LoopHandle()
         self._held: dict[str, Content] = {}
         self._wanted: tuple[_Fetch, Future[Any]] | None = None
-        self._asked = anyio.Event()
+        self._requested = anyio.Event()
         self._is_over = False
 
     async def begin(self) -> None:
@@ -320,16 +320,16 @@ class _Deltas:
 
     def _fetched(self, fetch: Callable[[], Awaitable[T]]) -> T:
         fetched: Future[T] = Future()
-        self._loop.schedule(self._ask, fetch, fetched)
+        self._loop.schedule(self._request, fetch, fetched)
         return fetched.result()
 
     async def serve(self) -> None:
         """Fetch for the thread until cancelled; its later reads fail."""
         try:
             while True:
-                await self._asked.wait()
-                self._asked = anyio.Event()
-                assert self._wanted is not None, "asked without a request"
+                await self._requested.wait()
+                self._requested = anyio.Event()
+                assert self._wanted is not None, "woken without a request"
                 fetch, fetched = self._wanted
                 try:
                     found = await fetch()
@@ -344,12 +344,12 @@ class _Deltas:
             if self._wanted is not None:
                 self._wanted[1].set_exception(_over())
 
-    def _ask(self, fetch: _Fetch, fetched: "Future[Any]") -> None:
+    def _request(self, fetch: _Fetch, fetched: "Future[Any]") -> None:
         if self._is_over:
             fetched.set_exception(_over())
             return
         self._wanted = fetch, fetched
-        self._asked.set()
+        self._requested.set()
 
     def _batch(self, first: int) -> list[str]:
         size, end = 0, first

@@ -131,7 +131,7 @@ class ScanProcess:
             if reply.refused is not None:
                 refused = reply.refused
                 raise CtxdError(refused.code, refused.message, hint=refused.hint, outcome="not_applied")
-            assert reply.counts is not None, "what is not refused has counts"
+            assert reply.counts is not None, "an accepted delta has counts"
         except BaseException:
             kept.close()
             raise

@@ -29,7 +29,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.stored_session import SessionHead, delta_events, read_segment
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.event_types import CompactionEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -135,16 +135,16 @@ class SessionCheckpoints:
             # A pause counts as an explicit request, because the session does not end.
             self._note_due(session, "turn_boundary" if is_active else "explicit")
 
-    def _note_calls(self, landed: Landed) -> None:
-        for write, _ in landed:
+    def _note_calls(self, writes: DurableWrites) -> None:
+        for write, _ in writes:
             if write.session is None:
                 continue
             known = self._sessions.catalog.newest(write.session)
             if known is not None and known[0].settings.checkpoint == "tool":
                 self._note_due(write.session, "tool_call")
 
-    def _note_compactions(self, landed: Landed) -> None:
-        for write, _ in landed:
+    def _note_compactions(self, writes: DurableWrites) -> None:
+        for write, _ in writes:
             known = None if write.session is None else self._sessions.catalog.newest(write.session)
             if write.session is None or known is None or known[0].settings.checkpoint != "compaction":
                 continue
@@ -175,8 +175,8 @@ class SessionCheckpoints:
             self._note_due(session, "tool_call")
 
     def known(self, session: str | None) -> CurrentContext:
-        """The current context of ``session`` without its pending events: its newest commit, if loaded. None stands for
-        the only session that is not closed. Raises: CtxdError session_not_found."""
+        """The current context of ``session`` without its pending events: its newest commit, if loaded. None: the
+        only open session. Raises: CtxdError session_not_found."""
         return self._known(self._sessions.catalog.current(session))
 
     def _known(self, current: CurrentContext) -> CurrentContext:
@@ -187,8 +187,8 @@ class SessionCheckpoints:
         return current if commit == current.context_id else msgspec.structs.replace(current, context_id=commit)
 
     def current(self, session: str | None) -> CurrentContext | Coroutine[Any, Any, CurrentContext]:
-        """The current context of ``session``, after committing its new events; None stands for the only session that is
-        not closed. Returns it without a coroutine if the session has not changed since the last commit.
+        """The current context of ``session``, after committing its new events; None: the only open session. Returns it
+        without a coroutine if the session has not changed since the last commit.
 
         If the store refuses writes, it is the newest existing commit. Raises: CtxdError session_not_found; those of the
         store. Cancel: safe; the commit may have been made.
@@ -287,8 +287,8 @@ class SessionCheckpoints:
                 return first, None
             before = (places[-1].at, places[-1].number)
 
-    def _note(self, landed: Landed) -> None:
-        for write, _ in landed:
+    def _note(self, writes: DurableWrites) -> None:
+        for write, _ in writes:
             self._purges += write.purge is not None
             if write.kind == _IMPORT and write.session is not None:
                 # It continues commits of another host.

@@ -38,7 +38,7 @@ from ctxd.sessions.session_state import replay_deltas
 from ctxd.sessions.stored_session import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.write_types import Landed, Replay
+from ctxd.store.write_types import DurableWrites, Replay
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext
@@ -75,8 +75,8 @@ class SessionStart:
         # Without a type: only writes that purge.
         self._store.on_durable(self._note_purge, types=())
 
-    def _note_purge(self, landed: Landed) -> None:
-        self._purges += sum(write.purge is not None for write, _ in landed)
+    def _note_purge(self, writes: DurableWrites) -> None:
+        self._purges += sum(write.purge is not None for write, _ in writes)
 
     async def create(self, actor: Actor, params: SessionCreateParams, request: WriteRequest) -> Accepted:
         """Start a session with the template and context of ``params``.
@@ -158,7 +158,7 @@ class SessionStart:
     async def _beyond_chat(self, source: SessionForkParams, moment: ForkMoment) -> Stored | None:
         """The commit that a fork at ``moment``, that of ``source``, continues, if its conversation is longer than the
         chat of that moment: the chat ends with an older commit, and a client has committed more. None if the chat
-        stands for it, also for a client that keeps the chat itself, whose commits do not reach its end.
+        includes the commit, or if a client's commits end before the chat does.
 
         Raises: those of the store.
         """
@@ -269,7 +269,7 @@ class SessionStart:
         size = made.figures.size
         if size > CHAT_BYTES_MAX:
             message = f"the context of {commit} has {size:,} bytes, a session begins with {CHAT_BYTES_MAX:,} at most"
-            hint = "Commit a compaction behind it, and start from that."
+            hint = "Commit a compaction after it, and start from that."
             raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
         known = None if fields.session is None else self._sessions.catalog.newest(fields.session)
         like = None if known is None else known[0].settings
@@ -283,7 +283,7 @@ class SessionStart:
             events = await off_loop(size, lambda: tuple(events_v1.events(items(made.content.read(0, size)))))
         except UnreadableDelta as error:  # Such as JSON that is nested hundreds of levels deep.
             message = f"no session can begin with the context of {commit}: {error}"
-            hint = "Commit a compaction behind it, and start from that."
+            hint = "Commit a compaction after it, and start from that."
             raise CtxdError("unsupported", message, hint=hint, outcome="not_applied") from None
         policy = params.secrets or (self._operations.lifecycle.policy if like is None else like.secrets)
         events = await captured(self._sessions.guard, policy, events)

@@ -70,16 +70,16 @@ def _codex(event: typed.Event) -> typed.Event:
     """Return a message of another agent as the item that codex makes of it."""
     if not isinstance(event, typed.OpaqueEvent) or event.kind != "inter_agent_communication":
         return event
-    said = record_of(record_of(event.data).get("payload"))
-    content = [{"type": "input_text", "text": as_text(said.get("content"))}]
-    if encrypted := as_text(said.get("encrypted_content")):
-        kind = "NEW_TASK" if said.get("trigger_turn") else "MESSAGE"
-        sender, recipient = as_text(said.get("author")), as_text(said.get("recipient"))
+    payload = record_of(record_of(event.data).get("payload"))
+    content = [{"type": "input_text", "text": as_text(payload.get("content"))}]
+    if encrypted := as_text(payload.get("encrypted_content")):
+        kind = "NEW_TASK" if payload.get("trigger_turn") else "MESSAGE"
+        sender, recipient = as_text(payload.get("author")), as_text(payload.get("recipient"))
         head = f"Message Type: {kind}\nTask name: {recipient}\nSender: {sender}\nPayload:\n"
         content = [
             {"type": "input_text", "text": head}, {"type": "encrypted_content", "encrypted_content": encrypted},
         ]  # fmt: skip
-    item = {"type": "agent_message", "author": said.get("author"), "recipient": said.get("recipient")}
+    item = {"type": "agent_message", "author": payload.get("author"), "recipient": payload.get("recipient")}
     return msgspec.structs.replace(event, kind="agent_message", data={**item, "content": content})
 
 

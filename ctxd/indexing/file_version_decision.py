@@ -228,13 +228,13 @@ def _captured(guard: Guard, id: str, source: Source, held: ReadSource) -> Docume
 def _build(id: str, source: Source, state: SourceState) -> Document:
     match state:
         case ReadSource():
-            raise AssertionError("what was read is captured")
+            raise AssertionError("ReadSource is built by _captured")
         case Oversized():
             return file_too_large(id, source, state.size_bytes, state.modified_us)
         case DeletedSource():
             return file_tombstone(id, source)
         case UnavailableSource():
-            raise AssertionError("nothing was seen that a version could tell")
+            raise AssertionError("an unavailable source has no version")
         case _:
             assert_never(state)
 

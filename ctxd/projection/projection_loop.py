@@ -49,7 +49,7 @@ from ctxd.projection.progress import (
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.version_store import VersionStore
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import Lane, NoThread, in_thread
 from ctxd_protocol.status_types import ProjectionStatus, StoreStatus
 
@@ -147,7 +147,7 @@ class Projection:
         try:
             store.read_past_from(self.past(store.embedded))
             store.on_submit(self.admit)
-            store.on_durable(self._land)
+            store.on_durable(self._note_durable)
             task_status.started()
             await self.run(store.note_fault)
         finally:
@@ -183,7 +183,7 @@ class Projection:
             self._set_state("failed", "the node's ingester has failed: restart the node")
             return min(RECHECK_S, self._next_backoff_s())
         except OwnershipLost as lost:
-            assert self._ownership is not None, "only what has owners is lost"
+            assert self._ownership is not None, "OwnershipLost requires ownership checks"
             self._set_state("projecting", str(lost))
             await self._ownership.settle(lost)
             return 0.0
@@ -325,12 +325,12 @@ class Projection:
         fences = self._ownership.fences
         return NodeReads(model, self._progress, self._high_water, self._clock, self._rows.writer, fences)
 
-    def _land(self, landed: Landed) -> None:
-        for write, pending in landed:
+    def _note_durable(self, writes: DurableWrites) -> None:
+        for write, pending in writes:
             if write.purge is not None and write.purge.done is not None:
                 self._progress.purged = pending.seq
-        seq = landed[-1][1].seq
-        self._progress.waiting.add(seq, sum(pending.size for _, pending in landed), self._clock.monotonic())
+        seq = writes[-1][1].seq
+        self._progress.waiting.add(seq, sum(pending.size for _, pending in writes), self._clock.monotonic())
         self._high_water.rise(seq)
 
     def admit(self) -> None:

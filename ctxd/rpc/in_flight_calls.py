@@ -218,7 +218,7 @@ class InFlight:
                 return self._whole(request, result)
         except Exception as exc:  # noqa: BLE001 - the place where a call's exceptions become its answer
             return self._failure(request_id, request.method, exc, write, ended=True)
-        if type(result) is Accepted:  # As in ``_take``, but most replies need no entry in the table.
+        if type(result) is Accepted:  # As in ``_complete``, but most replies need no entry in the table.
             if result.pending is not None and not result.pending.done:
                 call = self._note(request, entry, batch)
                 result.pending.on_done(lambda _: self._finish(call, result))
@@ -291,7 +291,7 @@ class InFlight:
     def _decline(self, request: Request) -> Failure | None:
         """The reply to a call of an unknown method, with the id of an open call, or while the daemon stops."""
         if request.method in self.table:
-            return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
+            return refuse(None, error_object("duplicate_id", "an earlier request with this id is still in flight"))
         if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
             error = error_object("invalid_request", "params is an array or an object, or left out")
             return refuse(None if request.id is UNSET else request.id, error)
@@ -331,7 +331,7 @@ class InFlight:
     async def _run(self, call: InFlightCall, write: WriteRequest | None, rest: Suspended) -> None:
         """Execute the rest of a call. Cancel: safe; if its own scope ended it, the reply was already sent."""
         try:
-            self._take(call, await rest)
+            self._complete(call, await rest)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
             self._finish(call, self._failure(call.id, call.method, exc, write))
         except asyncio.CancelledError:
@@ -341,7 +341,7 @@ class InFlight:
         finally:
             call.scope = None
 
-    def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
+    def _complete(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Reply with ``result``, now or once its write is durable."""
         if type(result) is not Accepted:
             self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))

@@ -43,10 +43,10 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
 def catch_strays(log: FilteringBoundLogger) -> None:
     """Log uncaught exceptions by type and location; the loop's own message would quote content."""
 
-    def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def log_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         log.error("loop.failed", exc_info=context.get("exception"))
 
-    asyncio.get_running_loop().set_exception_handler(told)
+    asyncio.get_running_loop().set_exception_handler(log_exception)
 
 
 def with_outcome(error: ErrorObject, *, submitted: bool) -> ErrorObject:
@@ -71,7 +71,7 @@ def timeout_error(seconds: float, *, writes: bool) -> ErrorObject:
     """The error for a call that timed out."""
     outcome: Outcome | None = "unknown" if writes else None
     hint = "Send it again with the same op_id." if writes else "Send it again."
-    return error_object("timeout", f"no answer within {seconds:g} s", hint=hint, outcome=outcome)
+    return error_object("timeout", f"no response within {seconds:g} s", hint=hint, outcome=outcome)
 
 
 def cancelled_error(*, writes: bool) -> ErrorObject:

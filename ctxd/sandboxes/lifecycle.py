@@ -481,14 +481,14 @@ class Sandboxes:
 
     # --- the current context
 
-    def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+    def _note(self, writes: Sequence[tuple[Write, Pending]]) -> None:
         """Update the context files that changed.
 
         It runs on the event loop, so that a client that has received a reply finds the same context in the file. The
         cost is two calls to an in-memory file system, and only if the context changed.
         """
-        written = {write.session for write, _ in landed}
-        written |= {each.payload.get("in") for write, _ in landed for each in write.puts if each.type == "commit"}
+        written = {write.session for write, _ in writes}
+        written |= {each.payload.get("in") for write, _ in writes for each in write.puts if each.type == "commit"}
         for session in written & self._of_session.keys():
             self._checkpoints.note_written(session or "")
             for sandbox in self._of_session[session or ""]:

@@ -77,7 +77,7 @@ class SandboxConnection(Connection):
         if isinstance(asked, dict) and asked.get("action") == _ACTION:
             self._current(self._answer)
         else:
-            self._reply({"ok": False, "error": f"unknown action: this socket answers {_ACTION!r}"})
+            self._reply({"ok": False, "error": f"unknown action: the only action is {_ACTION!r}"})
 
     def _answer(self, found: CurrentContext | CtxdError) -> None:
         if isinstance(found, CtxdError):

@@ -104,7 +104,7 @@ class Directories:
         strays = [name for name in found if len(name) == _ID_CHARS and name not in known]
         removed: dict[str, OSError | None] = {}
         for name in strays:
-            if not _answers(self.socket(name)):
+            if not _accepts_connections(self.socket(name)):
                 try:
                     self.remove(name)
                     removed[name] = None
@@ -113,7 +113,7 @@ class Directories:
         return removed
 
 
-def _answers(path: Path) -> bool:
+def _accepts_connections(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fspath(path)) not in (errno.ENOENT, errno.ECONNREFUSED)

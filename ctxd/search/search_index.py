@@ -27,7 +27,7 @@ from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader
 from ctxd.store.state_directory import SEARCH_INDEX
 from ctxd.store.version_store import VersionStore
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import Lane
 from ctxd_protocol.status_types import SearchStatus
 
@@ -100,7 +100,7 @@ class SearchIndex:
                     follower = await store.follow("search")
                 await self._run(store, follower)
             except (sqlite_file.FileDamaged, sqlite_file.SqlFailed) as error:
-                self._note_fault(store, f"the search index is damaged and made anew: {error}", error)
+                self._note_fault(store, f"the search index is damaged and will be rebuilt: {error}", error)
                 await self._clock.sleep(max(0.0, self._rebuilt_at + REBUILD_PAUSE_S - self._clock.monotonic()))
                 self._rebuilding = True
             except (sqlite_file.DiskFull, sqlite_file.DiskFailed, CtxdError, OSError) as error:
@@ -194,8 +194,8 @@ class SearchIndex:
 
     # --- purges
 
-    def _note_purges(self, landed: Landed) -> None:
-        for write, _ in landed:
+    def _note_purges(self, writes: DurableWrites) -> None:
+        for write, _ in writes:
             if write.purge is not None and write.purge.done is not None:
                 self._purged.append(PurgedEntities(write.purge.done.ids, write.purge.reclaimed is not None))
                 self._is_clean = False
@@ -213,7 +213,7 @@ class SearchIndex:
         while not self._is_clean:
             await self._clean.wait()
 
-    # --- what others ask
+    # --- queries and status
 
     async def rebuild(self) -> None:
         """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild continues.

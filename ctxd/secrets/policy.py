@@ -50,5 +50,5 @@ def to_payload(secrets: Secrets | None) -> dict[str, Any]:
 
 def rules_found(payload: Mapping[str, Any]) -> tuple[str, ...]:
     """The rules that found a secret in the version with ``payload``, each once."""
-    told = payload.get("secrets") or {}
-    return tuple(dict.fromkeys(found["rule"] for found in told.get("found", ())))
+    recorded = payload.get("secrets") or {}
+    return tuple(dict.fromkeys(found["rule"] for found in recorded.get("found", ())))

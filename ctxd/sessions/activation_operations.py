@@ -50,7 +50,7 @@ def activate_delta(state: SessionState, id: str) -> SessionDelta:
 def deactivate_delta(state: SessionState, id: str) -> SessionDelta:
     """Return the change that makes ``id`` inactive. Raises: CtxdError not_active."""
     if id not in state.active:
-        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
+        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level=active lists active objects.")
     return (DeactivateObjects((id,)),)
 
 
@@ -64,7 +64,7 @@ def pin_delta(state: SessionState, id: str) -> SessionDelta:
 def unpin_delta(state: SessionState, id: str) -> SessionDelta:
     """Return the change that unpins ``id``. Raises: CtxdError not_pinned."""
     if id not in state.pinned:
-        raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
+        raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get lists pinned objects.")
     return (UnpinObjects((id,)),)
 
 

@@ -158,7 +158,7 @@ class NoticeFeeds:
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._listens = False
         self._numbers = count(1)
-        self._store.on_lost(self._lose)
+        self._store.on_lost(self._note_lost)
 
     async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
         """Return the durable notices to ``session`` after sequence ``after``, in order, and the sequence for the next
@@ -215,7 +215,7 @@ class NoticeFeeds:
         if not self._listens:
             # Registered by the first subscription: most daemons have none, and every write pays for the callback.
             self._listens = True
-            self._store.on_durable(self._land, types=("file", "segment"))
+            self._store.on_durable(self._note_durable, types=("file", "segment"))
         subscription = Subscription(next(self._numbers), live, start, notify, confined=confined)
         if not self._readers.follows(session):
             self._readers.begin(live)
@@ -252,19 +252,19 @@ class NoticeFeeds:
             del self._subscriptions[session]
             self._readers.end(session)
 
-    def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+    def _note_durable(self, writes: Sequence[tuple[Write, Pending]]) -> None:
         if not self._subscriptions:
             return
-        for write, pending in landed:
+        for write, pending in writes:
             for document in write.puts:
                 if document.type == "file" and document.id not in pending.behind:
-                    self._tell(write, pending, document)
+                    self._notify(write, pending, document)
                 elif document.type == "segment" and write.session is not None and self._readers.follows(write.session):
                     live = self._live(write.session)
                     for id in live.state.files(shown_in(document.payload)):
                         self._readers.note(write.session, id, pending.seq)
 
-    def _tell(self, write: Write, pending: Pending, document: Document) -> None:
+    def _notify(self, write: Write, pending: Pending, document: Document) -> None:
         valid_time = write.valid_times.get(document.id, pending.vt)
         for session in self._readers.of(document.id, pending.seq, write.session):
             for subscription in tuple(self._subscriptions[session]):
@@ -282,7 +282,7 @@ class NoticeFeeds:
         """Return the subscribed ``session``; if it is no longer live, the instance that was subscribed first."""
         return self._sessions.peek(session) or self._subscriptions[session][0].live
 
-    def _lose(self, sessions: frozenset[str]) -> None:
+    def _note_lost(self, sessions: frozenset[str]) -> None:
         durable = self._head_seq()
         for session in sessions:
             if self._readers.follows(session):

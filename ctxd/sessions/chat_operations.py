@@ -58,10 +58,10 @@ def append_delta(state: SessionState, session: str, events: Sequence[Event], win
     A tool result may name its object in any form that ``resolve`` accepts; it is stored with the object's full id.
     Raises: CtxdError invalid_params for a malformed event, and the errors of ``resolve``.
     """
-    said = AppendChat(tuple(_kept(state, session, event) for event in events))
+    appended = AppendChat(tuple(_kept(state, session, event) for event in events))
     turn = state.turn + sum(map(starts_turn, events))
     fallen = overdue(state, window, turn=turn) if turn != state.turn else ()
-    return (said, CollapseCalls(fallen)) if fallen else (said,)
+    return (appended, CollapseCalls(fallen)) if fallen else (appended,)
 
 
 def events_from(messages: Sequence[Message], events: Sequence[Event]) -> tuple[Event, ...]:

@@ -89,7 +89,7 @@ class Outline:
 
     def __init__(self, state: SessionState) -> None:
         self.reach = ExportExtent(0, 0, 0, 0)
-        self._said: dict[str, tuple[int, int]] = {}
+        self._first_places: dict[str, tuple[int, int]] = {}
         self._index: list[str] = []
         self._usage: list[int] = []
         self.extend(state)
@@ -102,7 +102,7 @@ class Outline:
             marks = turns[turn]
             for place in range(first, len(marks)):
                 if (mark := marks[place]) is not None and (id := mark.toolcall) is not None:
-                    self._said.setdefault(id, (turn, place))
+                    self._first_places.setdefault(id, (turn, place))
             first = 0
         self._index.extend(islice(state.index, len(self._index), None))
         self._usage.extend(islice(state.usage, len(self._usage), None))
@@ -120,8 +120,8 @@ class Outline:
         if at.part == OBJECT:
             for place in range(at.place, min(reach.known, len(self._index))):
                 id = self._index[place]
-                said = self._said.get(id)
-                if said is None or said >= reach[:2]:
+                first = self._first_places.get(id)
+                if first is None or first >= reach[:2]:
                     yield Step(OBJECT, place=place, object=id)
             at = Step(USAGE)
         for place in range(at.place, min(reach.billed, len(self._usage))):
@@ -137,7 +137,7 @@ class Outline:
                     yield Step(EVENT, turn, place)
                 mark, part = marks[place], EVENT
                 id = None if mark is None else mark.toolcall
-                if id is not None and self._said.get(id) == (turn, place):
+                if id is not None and self._first_places.get(id) == (turn, place):
                     yield Step(TOOLCALL, turn, place, id)
             first = 0
 

@@ -84,7 +84,7 @@ class Tracking:
         self._asked = anyio.Event()
         self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
         # Writes of all types: a session may write a file alone, when it edits one that it knows, and is then busy too.
-        self._store.on_durable(self._land)
+        self._store.on_durable(self._note_durable)
         sessions.on_live(self._take_up)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -101,9 +101,9 @@ class Tracking:
 
     # --- leasing ---
 
-    def _land(self, landed: Sequence[tuple[Write, Pending]]) -> None:
+    def _note_durable(self, writes: Sequence[tuple[Write, Pending]]) -> None:
         now, leases = self._clock.monotonic(), self.trackers.tracked.leases
-        for write, _ in landed:
+        for write, _ in writes:
             session = write.session
             if session is None:
                 continue

@@ -413,7 +413,7 @@ class LiveSession:
         )
         pending = self.store.submit(write)
         call.submitted = True
-        self._take(delta, head, pending, speaks=speaks)
+        self._apply_write(delta, head, pending, speaks=speaks)
         return pending
 
     def restate(
@@ -431,8 +431,8 @@ class LiveSession:
         """
         self.require_current()
         pending = self.store.submit(write)
-        self.recent = {number: tuple(map(event, said)) for number, said in self.recent.items()}
-        self._recent_sizes = {number: events_size(said) for number, said in self.recent.items()}
+        self.recent = {number: tuple(map(event, events)) for number, events in self.recent.items()}
+        self._recent_sizes = {number: events_size(events) for number, events in self.recent.items()}
         self._recent_chars = sum(self._recent_sizes.values())
         self.state.chat_chars -= freed
         self._run = [None if each is None else delta(each) for each in self._run]
@@ -482,7 +482,7 @@ class LiveSession:
             outcome="not_applied",
         )
 
-    def _take(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
+    def _apply_write(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
         """Apply the accepted write to this object."""
         if delta:
             size = self._note_recent(self.state.segments, delta) if speaks else 0

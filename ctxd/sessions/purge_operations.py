@@ -74,7 +74,7 @@ async def purge(
     if id.startswith(UNPURGEABLE_PREFIXES):
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
-    if not await _says_something(store, id):
+    if not await _has_unpurged_version(store, id):
         return await _nothing_left(store, id)
     ids = (id, *await _quoting(store, id))
     if live is None:
@@ -255,11 +255,11 @@ async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> 
     receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"
-    return Proof(_told(done.ids), done.versions, done.said, await store.purge_residue(), receipt)
+    return Proof(_reported(done.ids), done.versions, done.text_count, await store.purge_residue(), receipt)
 
 
-def _told(ids: Sequence[str]) -> tuple[str, ...]:
-    """Return the objects that ``ids`` name or are parts of."""
+def _reported(ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the objects to report for ``ids``: each, or the one that it is a part of."""
     # In a session's head and segments, a purge erases only messages of its chat.
     parts = ("session:", "segment:")
     if whole := tuple(id for id in ids if not id.startswith(parts)):
@@ -280,10 +280,10 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
         found = await store.replay((call.principal, call.op_id or ""), Resend(call.kind, None, call.request))
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = decode_counts(found.result)
-    return Proof(_told(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)
+    return Proof(_reported(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)
 
 
-async def _says_something(store: VersionStore, id: str) -> bool:
+async def _has_unpurged_version(store: VersionStore, id: str) -> bool:
     """Return True if a version of ``id`` is not purged yet. Raises: CtxdError object_not_found."""
     after: tuple[int, int] | None = None
     seen = False

@@ -414,8 +414,8 @@ class Sessions:
             if session in self._loading:
                 self._outdated.add(session)
 
-    def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        for write, pending in landed:
+    def _note(self, writes: Sequence[tuple[Write, Pending]]) -> None:
+        for write, pending in writes:
             self.purges += write.purge is not None
             if write.session is None:
                 continue

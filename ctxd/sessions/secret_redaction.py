@@ -89,9 +89,9 @@ def _event(capture: Capture, event: Event) -> Event:
             continue
         if value is not given and value != given:
             kept[name] = value
-    told = capture.secrets
+    found = capture.secrets
     # An event whose attachment lost its bytes has the policy, even if no secret was found.
-    secrets = told if told is not None and (told.found or "attachments" in kept) else None
+    secrets = found if found is not None and (found.found or "attachments" in kept) else None
     if not kept and secrets is None and event.secrets is None:
         return event
     return msgspec.structs.replace(event, secrets=secrets, **kept)
@@ -152,15 +152,15 @@ def scanned(guard: Guard, document: Document) -> Found | None:
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})
     if document.source is not None:
         capture.text(source_label(document.source))
-    told = capture.secrets
-    if told is None:
+    found = capture.secrets
+    if found is None:
         return None
     data = text.encode()
     lines, line, at = [], 1, 0
     for hit in guard.scanner.hits(data):
         line, at = line + data.count(b"\n", at, hit.start), hit.start
         lines.append(line)
-    return Found(told.found, tuple(dict.fromkeys(lines)))
+    return Found(found.found, tuple(dict.fromkeys(lines)))
 
 
 def scan_events(capture: Capture, events: Iterable[Event]) -> None:

@@ -47,7 +47,7 @@ ENTITIES_AT_ONCE: Final = 128
 WORK_S: Final = 5.0
 """Seconds of work after which a call ends and leaves the rest to the next one."""
 
-SILENCE_MS_MIN: Final = 60 * 60 * 1000
+GAP_MS_MIN: Final = 60 * 60 * 1000
 """Gaps in the journal up to this length always count in full."""
 
 _NAMES_AT_ONCE: Final = 1000
@@ -57,25 +57,25 @@ _FILES_AT_ONCE: Final = 500
 class _Ages:
     """Ages by the host's clock, and the ages that the journal confirms.
 
-    A clock that jumps forward makes everything old at once; the journal then has a silence (a time without writes) of
-    that length. So a silence counts for at most a third of ``keep_ms``, or ``SILENCE_MS_MIN`` if that is more.
+    A clock that jumps forward makes everything old at once; the journal then has a gap (a time without writes) of
+    that length. So a gap counts for at most a third of ``keep_ms``, or ``GAP_MS_MIN`` if that is more.
     """
 
-    def __init__(self, now_ms: int, newest_ms: int, silences: Sequence[tuple[int, int]], keep_ms: int) -> None:
+    def __init__(self, now_ms: int, newest_ms: int, gaps: Sequence[tuple[int, int]], keep_ms: int) -> None:
         self.now_ms = now_ms
         self._end = max(now_ms, newest_ms)
-        self._silences = [*silences, (newest_ms, self._end)]
-        self._counted_ms = silence_ms_max(keep_ms)
+        self._gaps = [*gaps, (newest_ms, self._end)]
+        self._counted_ms = gap_ms_max(keep_ms)
 
     def confirmed(self, wall_ms: int, valid_time: int) -> int:
         """Return the age in ms that the journal confirms for a write at ``wall_ms`` with ``valid_time``."""
-        beyond = [max(0, end - start - self._counted_ms) for start, end in self._silences if start >= valid_time]
+        beyond = [max(0, end - start - self._counted_ms) for start, end in self._gaps if start >= valid_time]
         return min(self.now_ms - wall_ms, self._end - valid_time - sum(beyond))
 
 
-def silence_ms_max(keep_ms: int) -> int:
-    """Return the longest time, in ms, that a silence of the journal counts for."""
-    return max(keep_ms // 3, SILENCE_MS_MIN)
+def gap_ms_max(keep_ms: int) -> int:
+    """Return the longest time, in ms, that a gap in the journal counts for."""
+    return max(keep_ms // 3, GAP_MS_MIN)
 
 
 class Trash:
@@ -93,9 +93,9 @@ class Trash:
         """
         async with self._collecting:
             sessions, clock = self._sessions, self._sessions.clock
-            longer_than = silence_ms_max(params.keep_ms)
-            silences = await self._store.read_index(partial(purge.find_time_gaps, longer_than=longer_than))
-            ages = _Ages(clock.wall_ms(), self._store.newest_valid_time, silences, params.keep_ms)
+            longer_than = gap_ms_max(params.keep_ms)
+            gaps = await self._store.read_index(partial(purge.find_time_gaps, longer_than=longer_than))
+            ages = _Ages(clock.wall_ms(), self._store.newest_valid_time, gaps, params.keep_ms)
             ends = clock.monotonic() + WORK_S
             found: list[wire.CollectedSession] = []
             if params.cursor is None and not params.dry_run:

@@ -2,7 +2,7 @@
 
 A host is alive while its lease or its projection cursor changes: a host that projects rows need not renew. No two
 clocks are compared: a lease has expired for an observer if, by the observer's own monotonic clock, neither has changed
-for the lease's length. A host without an active session has nothing to lose and does not renew.
+for the lease's length. A host without an active session needs no lease and does not renew it.
 
 Cost: a renewal is one row of XTDB's transaction log, which is never trimmed. Its document is one of ``BEATS``, which
 the document store updates in place. An idle host with active sessions writes ``RENEWALS`` rows per lease length:
@@ -141,7 +141,7 @@ class Heartbeat:
                 self._failing = False
             except (XtdbFailure, ValueError, TimeoutError) as error:
                 if not self._failing:
-                    reason = str(error) or f"the node does not answer within {within_s:g} s"
+                    reason = str(error) or f"the node does not respond within {within_s:g} s"
                     self._log_event("sharing.lease_not_renewed", {"reason": reason})
                 self._failing = True
             await self._clock.sleep(max(0.0, turn_s - (self._clock.monotonic() - began)))

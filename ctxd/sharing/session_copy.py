@@ -447,7 +447,7 @@ class _Import:
         if row.documents or row.deletes or row.head or self._changed(row):
             self._submit(row, texts, entering=True)
         else:
-            self._land(row, (), None)
+            self._note_written(row, (), None)
         record = PlannedWrite()
         rewriter.add(record, inner)
         self._submit(record, texts, entering=True)
@@ -530,14 +530,14 @@ class _Import:
         )
         self._submitted += 1
         self._waiting.append(pending)
-        self._land(row, changed, pending)
+        self._note_written(row, changed, pending)
         return pending
 
-    def _land(self, row: PlannedWrite, changed: Container[str], pending: Pending | None) -> None:
+    def _note_written(self, row: PlannedWrite, changed: Container[str], pending: Pending | None) -> None:
         places = {id: (head.valid_time, head.tx) for id in row.objects if (head := self._head(id)) is not None}
         if pending is not None:
             places |= {id: (pending.vt, pending.seq) for id in row.objects if id in changed}
-        self._rewriter.landed(row, places, None if pending is None else (pending.vt, pending.seq))
+        self._rewriter.note_written(row, places, None if pending is None else (pending.vt, pending.seq))
 
 
 async def _in_thread(segments: Sequence[Stored], work: Callable[[], T]) -> T:

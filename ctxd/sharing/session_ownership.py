@@ -138,7 +138,7 @@ class SessionOwnership:
             group.start_soon(self._complete_claims)
             task_status.started()
 
-    # --- take a session up, or over ---
+    # --- acquire a session ---
 
     @asynccontextmanager
     async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
@@ -316,7 +316,7 @@ class SessionOwnership:
         self._claimed.pop(session, None)
         took_ms = int((self._clock.monotonic() - began) * 1000)
         figures = {"segments": len(past.segments), "objects": len(past.objects), "read_ms": read_ms, "took_ms": took_ms}
-        self._log_event("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
+        self._log_event("sharing.imported", {"session": session, "from": self._log.heartbeat.host(source), **figures})
 
     async def release(self, session: str) -> None:
         """Wait until other hosts may resume ``session``, which was paused here: the whole session is at the node, and

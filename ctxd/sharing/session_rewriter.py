@@ -140,8 +140,8 @@ INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS, "commit")
 
 
 class SessionRewriter:
-    """Turns the rows of one journal into rows of another. Pure: ``add`` fills a row, and ``landed`` must record its
-    place before the next row is filled."""
+    """Turns the rows of one journal into rows of another. Pure: ``add`` fills a row, and ``note_written`` must record
+    its place before the next row is filled."""
 
     def __init__(self, history: SourceHistory, destination: Destination) -> None:
         """Raises: CtxdError corrupt if ``history`` is not a complete session."""
@@ -252,7 +252,9 @@ class SessionRewriter:
         """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
         return {id: stored for id, stored in self._expected.items() if stored.document.type == "file"}
 
-    def landed(self, row: PlannedWrite, places: Mapping[str, VersionPosition], written: VersionPosition | None) -> None:
+    def note_written(
+        self, row: PlannedWrite, places: Mapping[str, VersionPosition], written: VersionPosition | None
+    ) -> None:
         """Record the ``places`` of the objects of ``row``, and the place at which it was ``written``; ``None``: nothing
         had to be written."""
         seq = None if written is None else written[1]

@@ -135,7 +135,7 @@ def _requesting(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
         with anyio.fail_after(within_s):
             yield
     except (XtdbFailure, TimeoutError, ValueError) as error:
-        raise unavailable(what, str(error) or f"no answer within {within_s:g} s") from error
+        raise unavailable(what, str(error) or f"no response within {within_s:g} s") from error
 
 
 def unavailable(what: str, why: str) -> CtxdError:

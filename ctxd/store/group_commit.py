@@ -97,16 +97,16 @@ class CommitQueue:
     def __init__(
         self,
         health: Health,
-        landed: Callable[[Sequence[QueuedWrite]], None],
+        durable: Callable[[Sequence[QueuedWrite]], None],
         lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
         wake_followers: Callable[[], None],
     ) -> None:
-        """``landed`` is called with entries just after their ``Pending`` is resolved, ``lost`` with entries just before
-        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. ``wake_followers`` is called at most
-        once in ``FOLLOWERS_DELAY_S``, for all entries since. None of the four may raise."""
+        """``durable`` is called with entries just after their ``Pending`` is resolved, ``lost`` with entries just
+        before theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. ``wake_followers`` is called at
+        most once in ``FOLLOWERS_DELAY_S``, for all entries since. None of the four may raise."""
         self._health = health
-        self._landed = landed
+        self._durable = durable
         self._lost = lost
         self._fault = fault
         self._wake_followers = wake_followers
@@ -202,7 +202,7 @@ class CommitQueue:
                     self._health.lose(str(error))
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
-                    await self._land(batch, chains)
+                    await self._resolve(batch, chains)
                     if (now := anyio.current_time()) >= self._followers_due:
                         self._followers_due = inf
                         self._wake_followers()
@@ -259,7 +259,7 @@ class CommitQueue:
         self.queued_bytes = 0
         return entries
 
-    async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
+    async def _resolve(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
         """Resolve ``batch``, a few writes at a time, yielding to the loop in between."""
         if ARMED:
             hit("journal.ack")
@@ -271,7 +271,7 @@ class CommitQueue:
                 pending = entry.pending
                 for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt)):
                     self._fault(raised)
-            self._landed(some)
+            self._durable(some)
         if self._purged is not None:
             self._note_purges()
         if (shortage := self._journal_writer.shortage) is not None:

@@ -283,7 +283,7 @@ class JournalWriter:
                 same = False
             if not same:
                 raise StateRemoved(
-                    f"{path} was removed or replaced; what was acknowledged before is still open in this process: "
+                    f"{path} was removed or replaced; the acknowledged data is still open in this process: "
                     f"copy it from /proc/{os.getpid()}/fd before the daemon ends"
                 )
 

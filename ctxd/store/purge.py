@@ -100,7 +100,7 @@ def apply(
     shared = {version.content for version in written.values() if version.content is not None}
     spared = sum(version.content is not None for version in written.values())
     dropped = {version.content for version in found if version.content is not None} - shared
-    said = len(dropped) + purge.messages
+    text_count = len(dropped) + purge.messages
     if purge.restate is not None:
         for version, document in _restated(connection, versions, purge.within, purge.restate):
             found.append(version)
@@ -109,7 +109,7 @@ def apply(
             if version.content is not None and version.content != content:
                 dropped.add(version.content)
     if purge.restate is not None or purge.reclaimed is not None:
-        dropped -= _still_said(versions, dropped, written)
+        dropped -= _still_referenced(versions, dropped, written)
     texts = tuple(sorted(dropped))
     hit("purge.rewrite")
     places: dict[tuple[str, int, int], int] = {}
@@ -124,10 +124,10 @@ def apply(
     for id in ids:
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
     count = len(found) - spared
-    result = msgspec.msgpack.encode(Counted(ids, count, said))
+    result = msgspec.msgpack.encode(Counted(ids, count, text_count))
     reclaims = purge.unreferenced or purge.reclaimed is not None
     body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows), reclaims))
-    return Purged(ids, count, texts, said, body)
+    return Purged(ids, count, texts, text_count, body)
 
 
 def _unreferenced(versions: SqliteBackend, ids: Iterable[str]) -> tuple[str, ...]:
@@ -205,14 +205,14 @@ def _keep_text(connection: sqlite_file.Connection, text: Content | None) -> byte
     if text is None:
         return None
     data = encode_content(text)
-    assert len(data) <= CONTENT_INLINE_BYTES_MAX, "what is restated is no longer than it was"
+    assert len(data) <= CONTENT_INLINE_BYTES_MAX, "a rewritten text is never longer than the original"
     ref = blake3(data).digest()
     row = (ref, len(data), data)
     connection.execute("INSERT OR IGNORE INTO content(hash, size, bytes) VALUES (?,?,?)", row)
     return ref
 
 
-def _still_said(
+def _still_referenced(
     versions: SqliteBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
 ) -> set[bytes]:
     """Those of ``texts`` that a version still has after the versions in ``written`` are replaced."""
@@ -224,7 +224,7 @@ def _still_said(
 
 def _instead(connection: sqlite_file.Connection, version: Version, purge: PurgeRequest) -> Version:
     """Return the replacement of ``version``, one of the targets: without text, unless ``purge.sharing`` keeps some."""
-    assert version.body is not None, "a deletion says nothing that could be purged"
+    assert version.body is not None, "a deletion has no content"
     document = decode_document(version.id, version.body)
     if purge.sharing is not None and version.id not in purge.ids and version.content is not None:
         text = _inline(connection, version.content)

@@ -38,8 +38,8 @@ from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_st
 from ctxd.store.scrub import Scrub
 from ctxd.store.write_types import (
     Change,
+    DurableWrites,
     EncodedWrite,
-    Landed,
     Listeners,
     NotCached,
     Pending,
@@ -85,7 +85,7 @@ class VersionStore:
         self._listeners = Listeners()
         self._health = Health(self._listeners.health)
         self._commits = CommitQueue(
-            self._health, self._note_landed, self._note_lost, self._listeners.fault, self._wake_followers
+            self._health, self._note_durable, self._note_lost, self._listeners.fault, self._wake_followers
         )
         self.is_purging, self._settle = self._commits.is_purging, self._commits.settle
         self._times = ValidTimes()
@@ -210,7 +210,7 @@ class VersionStore:
         self._health.drain()
         await self._commits.settle()
 
-    def _note_landed(self, batch: Sequence[QueuedWrite]) -> None:
+    def _note_durable(self, batch: Sequence[QueuedWrite]) -> None:
         for entry in batch:
             write = entry.encoded.write
             if write.op_id is not None:
@@ -286,7 +286,7 @@ class VersionStore:
         for valid_time in valid_times:
             if not 0 <= valid_time < now:
                 message = f"valid_time {valid_time} is not in the past: it is {now} ms since 1970 here"
-                hint = "Leave valid_time out for what is so now."
+                hint = "Omit valid_time for the present."
                 raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         return now
 
@@ -360,7 +360,7 @@ class VersionStore:
         """Register a callback for sessions that lost accepted writes, called before the writes' callers resume."""
         self._listeners.on_lost.append(callback)
 
-    def on_durable(self, callback: Callable[[Landed], None], *, types: Collection[str] | None = None) -> None:
+    def on_durable(self, callback: Callable[[DurableWrites], None], *, types: Collection[str] | None = None) -> None:
         """Register a callback for durable writes, in order, in groups of part of a commit; with ``types``, only for
         groups with a write that puts an entity of such a type, or purges."""
         self._listeners.on_durable.append((callback, types))

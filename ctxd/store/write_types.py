@@ -57,12 +57,12 @@ class PurgeRequest:
 
 class Purged(msgspec.Struct, frozen=True):
     """Result of a purge: the entities, the number of versions, the BLAKE3 of each removed text, and the number of
-    texts; ``body`` is the journal row's."""
+    texts and messages; ``body`` is the journal row's."""
 
     ids: tuple[str, ...]
     versions: int
     texts: tuple[bytes, ...]
-    said: int
+    text_count: int
     body: bytes
 
 
@@ -272,7 +272,7 @@ class StoredWrite(NamedTuple):
     receipt: Receipt
 
 
-Landed = Sequence[tuple[Write, Pending]]
+DurableWrites = Sequence[tuple[Write, Pending]]
 
 
 class Listeners:
@@ -283,7 +283,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self.on_lost: list[Callable[[frozenset[str]], None]] = []
-        self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
+        self.on_durable: list[tuple[Callable[[DurableWrites], None], Collection[str] | None]] = []
         self.on_health: list[Callable[[ErrorCode | None], None]] = []
         self.on_fault: list[Callable[[Exception], None]] = []
 
@@ -295,14 +295,14 @@ class Listeners:
             except Exception as raised:  # noqa: BLE001 - a write is lost whatever a listener does
                 self.fault(raised)
 
-    def durable(self, landed: Landed) -> None:
+    def durable(self, writes: DurableWrites) -> None:
         """Report durable writes; a group with a purge, whose types are unknown here, goes to every listener."""
-        types = {document.type for write, _ in landed for document in write.puts}
-        purges = any(write.purge is not None for write, _ in landed)
+        types = {document.type for write, _ in writes for document in write.puts}
+        purges = any(write.purge is not None for write, _ in writes)
         for callback, wanted in self.on_durable:
             if purges or wanted is None or not types.isdisjoint(wanted):
                 try:
-                    callback(landed)
+                    callback(writes)
                 except Exception as raised:  # noqa: BLE001 - a write stands whatever a listener does
                     self.fault(raised)
 

@@ -209,7 +209,7 @@ class _Rollout:
         call = as_text(item.get("call_id")) or as_text(item.get("id"))
         match item.get("type"):
             case "message":
-                return self._said(item, common)
+                return self._message_item(item, common)
             case "reasoning":
                 return self._thinking(item, common)
             case "function_call":
@@ -229,7 +229,7 @@ class _Rollout:
             case kind:
                 return typed.OpaqueEvent(kind=as_text(kind) or "untyped", data=dict(item), id=common["id"], at=at)
 
-    def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
+    def _message_item(self, item: Record, common: dict[str, Any]) -> typed.Event:
         text, attachments = content_of(item.get("content"))
         match item.get("role"):
             case "user":
@@ -268,11 +268,11 @@ class _EventRollout(_Rollout):
                 return self._thinking({"summary": [{"text": payload.get("text")}]}, common)
             case _:
                 return super()._message(payload, at)
-        event = super()._said(found, common)
+        event = super()._message_item(found, common)
         return super()._message(payload, at) if _is_second(event, self._items, self._messages) else event
 
-    def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
-        event = super()._said(item, common)
+    def _message_item(self, item: Record, common: dict[str, Any]) -> typed.Event:
+        event = super()._message_item(item, common)
         if not _is_second(event, self._messages, self._items):
             return event
         return typed.OpaqueEvent(kind="message", data=dict(item), id=common["id"], at=common["at"])

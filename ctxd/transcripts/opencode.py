@@ -86,8 +86,8 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
 def error_text(error: object) -> str:
     """Return the message of an error, else its name; empty for another value."""
     found = record_of(error)
-    told = (record_of(found.get("data")).get("message"), found.get("message"), found.get("name"), found.get("type"))
-    return next(filter(None, map(as_text, told)), "")
+    messages = (record_of(found.get("data")).get("message"), found.get("message"), found.get("name"), found.get("type"))
+    return next(filter(None, map(as_text, messages)), "")
 
 
 def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:

@@ -158,7 +158,7 @@ class CommitLog(Generic[IndexT]):
             if cursor != self._cursor:
                 continue  # Another task has added this page meanwhile.
             self._is_there = True
-            if self._take(page.commits):
+            if self._add(page.commits):
                 is_quiet = False
                 # A read from the start needs no repeat: it reflects the removals already.
                 if cursor is not None:
@@ -196,7 +196,7 @@ class CommitLog(Generic[IndexT]):
                 number += 1
                 self.session = f"{self.name}-{number}"
 
-    def _take(self, page: Sequence[commits.Commit]) -> bool:
+    def _add(self, page: Sequence[commits.Commit]) -> bool:
         """Add commits to the index. Returns: True if there is a new removal notice among them."""
         notices = {commit.commit for commit in page if not self.index.add(commit)} - self._notices
         self._notices |= notices

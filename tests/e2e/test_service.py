@@ -159,7 +159,7 @@ def test_on_sighup_what_can_change_does_and_what_cannot_is_named(tmp_path: Path)
             assert refused["error"]["data"]["code"] == "rate_limited"
             settings.write_text("[limits]\nconnections_max = -3\n")
             os.kill(manager.pid, signal.SIGHUP)
-            assert "not taken up" in manager.until("READY")["STATUS"]
+            assert "not applied" in manager.until("READY")["STATUS"]
             assert first.daemon_status().state == "ready"
 
 

@@ -202,7 +202,7 @@ async def test_calls_get_the_configured_time_and_less_when_the_daemon_stops(daem
     await daemon.start(failpoints=f"journal.precommit=hold:{held}")
     held.touch()
     async with await Wire.open(daemon.socket) as wire:
-        with pytest.raises(Refused, match=r"timeout: no answer within 3 s"):
+        with pytest.raises(Refused, match=r"timeout: no response within 3 s"):
             await wire.call("session.create", agent="a", session="one")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_ended_by_a_stop, wire)

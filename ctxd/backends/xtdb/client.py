@@ -336,7 +336,7 @@ def _read(answer: Answer, read: Callable[[Any], T], success: int) -> T:
     try:
         return read(value)
     except (ValueError, TypeError, KeyError) as error:
-        raise Unknown(f"the answer is not what was asked for: {error}", status=answer.status) from error
+        raise Unknown(f"unexpected response: {error}", status=answer.status) from error
 
 
 def _query_body(query: str, arguments: Sequence[Any]) -> bytes:

@@ -177,7 +177,7 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     lines = open_envelope(output)
     shut = refused(lines)
     findings, walk = _walked(script, start, shut)
-    told = _told_directory(walk, start, lines)
+    told = _reported_directory(walk, start, lines)
     if told is not None:
         findings, walk = _walked(script, told, shut)
         start = told
@@ -207,7 +207,7 @@ def _walked(script: Script, start: str | None, shut: frozenset[str]) -> tuple[Fi
     return findings, walk
 
 
-def _told_directory(walk: Walk, start: str | None, lines: list[str]) -> str | None:
+def _reported_directory(walk: Walk, start: str | None, lines: list[str]) -> str | None:
     """The directory that a leading ``pwd`` printed, if it differs from the one that the harness recorded."""
     first = walk.printed[0] if walk.printed else None
     if first is None or not isinstance(first.emission, Lines) or not first.emission.here or first.cwd != start:

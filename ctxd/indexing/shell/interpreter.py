@@ -457,7 +457,7 @@ def _emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     """The output format of a command."""
     program = invocation.program
     if program in ("echo", "printf"):
-        return _said(invocation)
+        return _printed(invocation)
     if program in _SILENT:
         return SILENT
     if program in _ONE_LINE:
@@ -500,10 +500,10 @@ def _runs_in(invocation: ResolvedCommand, cwd: str | None) -> str | None:
     if options is None:
         return cwd
     _, values, _ = split(invocation.args, options, bundles=invocation.program == "make")
-    told = [value for name, value in values.items() if name in options and value.known and not value.glob]
-    if len(told) != 1 or told[0].text[0:1] in ("", "@") or ("-w" in values and "/" not in told[0].text):
+    given = [value for name, value in values.items() if name in options and value.known and not value.glob]
+    if len(given) != 1 or given[0].text[0:1] in ("", "@") or ("-w" in values and "/" not in given[0].text):
         return cwd
-    return directory(cwd, told[0].text)
+    return directory(cwd, given[0].text)
 
 
 def _package(invocation: ResolvedCommand) -> str | None:
@@ -514,7 +514,7 @@ def _package(invocation: ResolvedCommand) -> str | None:
     return operands[0].rstrip("/") + "/"
 
 
-def _said(invocation: ResolvedCommand) -> Emission:
+def _printed(invocation: ResolvedCommand) -> Emission:
     args = [arg for arg in invocation.args if arg.text not in ("-n", "-e", "-ne", "-en")]
     if any(not arg.known for arg in args):
         return PROSE

@@ -224,10 +224,10 @@ class _Parser:
                 return self._finish(draft), True
             if char in ";&|\n)" and not self.text.startswith("&>", self.at):
                 return self._finish(draft), False
-            if self._take(draft, char, closer, depth):
+            if self._parse_piece(draft, char, closer, depth):
                 return self._finish(draft), True
 
-    def _take(self, draft: "_Draft", char: str, closer: str, depth: int) -> bool:
+    def _parse_piece(self, draft: "_Draft", char: str, closer: str, depth: int) -> bool:
         """Add the next piece to a command. True if it was the reserved word ``closer``."""
         if char == "#":
             self._skip_comment()

@@ -175,11 +175,11 @@ class Findings:
             path = resolve(cwd, name)
             if path is not None:
                 anchored = anchor if cwd is not None and name[0] != "/" else None
-                self._take(PathCandidate(path, command, certain, anchored, cwd or "" if anchored else ""))
+                self._add_candidate(PathCandidate(path, command, certain, anchored, cwd or "" if anchored else ""))
                 if self._certain >= PATHS_MAX:
                     return
 
-    def _take(self, new: PathCandidate) -> None:
+    def _add_candidate(self, new: PathCandidate) -> None:
         """Add ``new``, or merge it into the candidate of its path. Uncertain candidates have a limit of their own."""
         known = self._paths.get(new.path)
         if known is None:

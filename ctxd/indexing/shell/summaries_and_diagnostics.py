@@ -151,9 +151,9 @@ def _by_package(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
     for index, line in enumerate(lines):
         if line.startswith("> "):
             script = index
-        elif line.startswith("npm ") and (told := _NPM_PATH.match(line)) is not None:
+        elif line.startswith("npm ") and (package := _NPM_PATH.match(line)) is not None:
             yield "", lines[first:script]
-            yield told.group(1) + "/", lines[script:index]
+            yield package.group(1) + "/", lines[script:index]
             first = script = index
     yield "", lines[first:] if first else lines
 

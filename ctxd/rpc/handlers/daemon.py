@@ -41,7 +41,7 @@ class DaemonCalls:
     async def hello(self, caller: Caller, params: HelloParams) -> HelloResult:
         common = set(params.protocol) & set(PROTOCOL_VERSIONS)
         if not common:
-            message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
+            message = f"the client supports protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
         # Only a caller with full authority may make the daemon refuse writes.
         if params.last_receipt is not None and params.journal == self._journal and not caller.is_confined:

@@ -141,10 +141,10 @@ class Java:
 def find_java(environ: Mapping[str, str]) -> Java:
     """Java of ``JAVA_HOME``, or the first on ``PATH``. Raises: NodeFailure if it is missing or too old."""
     path = java_path(environ)
-    told = _told(path, "-version", _INSTALL_JAVA)
-    found = re.search(r'version "([^"]+)"', told)
+    printed = _output_of(path, "-version", _INSTALL_JAVA)
+    found = re.search(r'version "([^"]+)"', printed)
     if found is None:
-        raise NodeFailure(f"{path} prints no version: {told[:200]!r}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING)
+        raise NodeFailure(f"{path} prints no version: {printed[:200]!r}", remedy=_INSTALL_JAVA, exit_code=EXIT_MISSING)
     version = found[1]
     if (major := _major(version)) < JAVA_MIN:
         raise NodeFailure(
@@ -173,7 +173,7 @@ def find_maven(environ: Mapping[str, str]) -> Path:
     return Path(found)
 
 
-def _told(path: Path, flag: str, remedy: str) -> str:
+def _output_of(path: Path, flag: str, remedy: str) -> str:
     try:
         asked = subprocess.run(
             [path, flag], capture_output=True, text=True, errors="replace", timeout=_ANSWER_S_MAX, check=False
