@@ -200,7 +200,7 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    # Python would complain at exit about what is still buffered for the closed output.
+    # Python would fail at exit to flush the buffer of the closed output.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -245,7 +245,7 @@ SETTINGS: Final = (
     Setting(
         "limits.frame_bytes", 16 * 2**20, "maximum size of a request in bytes", *_whole_number(64 * 2**10, 256 * 2**20)
     ),
-    Setting("limits.in_flight", 32, "maximum number of unanswered calls per connection", *_whole_number(1, 1024)),
+    Setting("limits.in_flight", 32, "maximum number of calls in flight per connection", *_whole_number(1, 1024)),
     Setting("collapse.per_turn", 5, "tool calls that stay active per turn, newest first", *_whole_number(0, 1000)),
     Setting("collapse.turns", 3, "number of turns whose tool calls may stay active", *_whole_number(1, 1000)),
     Setting(

@@ -41,7 +41,7 @@ def fail(name: str, found: str, fix: str) -> Finding:
 
 
 def lines(findings: Iterable[Finding], screen: Screen) -> Iterator[str]:
-    """The findings for a person: one line each, and the fix beneath what needs one."""
+    """The findings for a person: one line each, and below it the fix, if one is needed."""
     for each in findings:
         mark, colour = _MARKS[each.verdict]
         yield f"{screen.paint(mark, colour)} {each.name:<28} {cell(each.found)}"

@@ -64,7 +64,7 @@ class CannotOpen(DiskFailed):
 
 
 class FileDamaged(Exception):
-    """The file is not what SQLite wrote."""
+    """The file is damaged: SQLite did not write it so."""
 
 
 class SqlFailed(Exception):

@@ -128,7 +128,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Write a message for people to standard error."""
-        print(cell(text), file=sys.stderr, flush=True)  # noqa: T201 - this is where the program speaks
+        print(cell(text), file=sys.stderr, flush=True)  # noqa: T201 - the one place for diagnostics
 
     def _json(self, value: Any, *, indent: int | None) -> None:  # noqa: ANN401 - anything that msgspec encodes
         import msgspec

@@ -51,7 +51,7 @@ async def connect(
     ``deadline_s`` bounds each call in seconds, repeats included; None for no bound. ``wait_s``: seconds to wait for the
     daemon to become available. ``client`` and ``version`` identify the caller to the daemon. ``on_retry``: called each
     time before a failed call is repeated, with the failure and the seconds since the call began, to report why it
-    takes long; it must return soon, and what it raises ends the call.
+    takes long; it must return soon, and its exception ends the call.
 
     Raises: ``ConnectFailed``, which names the path and the remedy. Cancel: safe.
 

@@ -397,7 +397,7 @@ class ClientMethods(ABC):
         """Start a session that continues from a moment of another, without copying it.
 
         The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
-        Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
+        Neither session sees later changes of the other. To rewind is to fork at an earlier moment.
 
         ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
         ``fork``: the id of the new session, by default chosen by the daemon.
@@ -1166,7 +1166,7 @@ class ClientMethods(ABC):
     ) -> ObjectQueryResult:
         """Query all documents in Datalog, now or as of two times.
 
-        Requires an XTDB node; the embedded store answers ``unsupported``.
+        Requires an XTDB node; the embedded store returns the error ``unsupported``.
 
         ``query``: one map in EDN, without ``:limit`` and ``:timeout``. ``args``: values for its ``:in``. Without
         ``valid_time`` and ``tx``, it runs on the newest documents of the XTDB node.
@@ -1681,7 +1681,7 @@ class ClientMethods(ABC):
         """Read an artifact, or a part of it.
 
         Content of 1 MiB and less that was not put as an artifact is read by its whole address. A sandbox reads, by
-        whole addresses and tags, what it has put and what tool calls and commits of its sessions have.
+        whole addresses and tags, the artifacts that it has put and those of tool calls and commits of its sessions.
 
         Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id).
 
@@ -1712,7 +1712,7 @@ class ClientMethods(ABC):
     async def artifact_tag(
         self, tag: str, *, artifact: str | None = None, expected: str | None = None, op_id: str | None = None
     ) -> ArtifactTagResult:
-        """Name an artifact, if the name is free or means what is expected.
+        """Name an artifact, if the name is free or refers to the expected artifact.
 
         ``expected``: the full address that the tag must have now, or an empty text if it must not exist; by default
         any.
@@ -1892,7 +1892,7 @@ class ClientMethods(ABC):
         )
 
     async def search_rebuild(self) -> SearchRebuildResult:
-        """Build the search index anew from the journal.
+        """Rebuild the search index from the journal.
 
         The rebuild continues in the background; `daemon.status` reports how far it is.
 
@@ -2077,7 +2077,7 @@ class SessionMethods:
         """Start a session that continues from a moment of another, without copying it.
 
         The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
-        Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
+        Neither session sees later changes of the other. To rewind is to fork at an earlier moment.
 
         ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
         ``fork``: the id of the new session, by default chosen by the daemon.

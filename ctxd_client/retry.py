@@ -103,7 +103,7 @@ def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> Timed
     return TimedOut(
         f"no answer from {place.path} within {deadline_s:g} s",
         code="timeout",
-        hint="ctx status shows what the daemon is doing",
+        hint="ctx status shows the state of the daemon",
         retryable=True,
         outcome="unknown" if call.method.writes else None,
         method=call.method.name,

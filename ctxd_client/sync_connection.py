@@ -161,7 +161,7 @@ class BlockingConnection:
         self._files.close()
 
     def leave(self) -> None:
-        """In a forked child: close its copy of the socket. The parent's connection goes on."""
+        """In a forked child: close its copy of the socket. The parent's connection stays open."""
         self.close()
 
     def arm(self, deadline: float) -> None:

@@ -280,7 +280,7 @@ class ArtifactStore:
             return
         record = self._record(hash, entry.location, self._artifact_location)
         if entry_of(record).size != entry.size:
-            raise DamagedRecord(record.location, f"the index says that it has {entry.size} bytes")
+            raise DamagedRecord(record.location, f"the index records {entry.size} bytes")
         if record.kind == WHOLE:
             yield record.data[first:end]
             return

@@ -139,7 +139,7 @@ def _pack_faults(packs: Packs, index: Index, number: int) -> Iterator[str]:
         if location in again and location.at < size:
             yield f"{path.name}, offset {location.at}: {fault}"
     if end < size:
-        yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
+        yield f"the index records {size} bytes for {path.name}, but its records end at {end}"
 
 
 def _scan(packs: Packs, number: int) -> tuple[dict[Location, str], int]:

@@ -118,7 +118,7 @@ class Planner:
         differing: Differences,
         tools: tuple[str, ...] | None,
     ) -> None:
-        """``differing``: components that differ from what the model was shown; ``tools``: names of the tools that the
+        """``differing``: components that differ from those shown to the model; ``tools``: names of the tools that the
         request declares, None if the window is for no request."""
         self._window = window
         self._batch = batch
@@ -245,7 +245,7 @@ class Planner:
             if not step.is_reply:
                 talk += self._other(*step.events[0])
             elif at < followed or self._is_complete(step):
-                talk += self._reply(step, answers=not talk)
+                talk += self._reply(step, is_first=not talk)
             else:
                 place = step.events[0][0]
                 break
@@ -272,16 +272,16 @@ class Planner:
     def _shown_as(self, own: str) -> str | None:
         return self._names.get(own) or self._window.names.get(own)
 
-    def _reply(self, step: _Step, *, answers: bool) -> Iterator[tuple[Ref, bool]]:
-        """References of a reply, each with True for the user's side. ``answers``: the reply answers the last
-        request."""
+    def _reply(self, step: _Step, *, is_first: bool) -> Iterator[tuple[Ref, bool]]:
+        """References of a reply, each with True for the user's side. ``is_first``: it is the reply to
+        the last request."""
         window, turn = self._window, self._turn
         calls: list[tuple[str, str]] = []
         for at, event in step.events:
             key = f"{at[0]}.{at[1]}"
             match event:
                 case ThinkingEvent():
-                    asked = window.request if answers else None
+                    asked = window.request if is_first else None
                     yield (
                         EventRef(
                             key=key,

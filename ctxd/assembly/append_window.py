@@ -1,4 +1,4 @@
-"""State of the layout ``append`` between two requests: the window, what it has shown, and the batch that comes next."""
+"""State of the layout ``append`` between two requests: the window, the content shown so far, and the next batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal

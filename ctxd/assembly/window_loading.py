@@ -58,7 +58,7 @@ _UNMEASURED_MAX: Final = 4
 
 class ReadBound:
     """The bytes of messages and contents that may be read for one context of ``session``, one of at most ``chars_max``
-    characters: what is read is in memory at once."""
+    characters: all of it is in memory at once."""
 
     def __init__(self, session: str, chars_max: int | None) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Hooks in codex's ``config.toml``: what ``ctx install codex`` adds to it, and removes from it again. Pure.
+"""Hooks in codex's ``config.toml``: the entries that ``ctx install codex`` adds and removes again. Pure.
 
 codex identifies a handler only by its place: the number of its group among those of the event, and its number in the
 group. An entry of ``hooks.state`` named by that place trusts the handler by a hash, or disables it. When a handler of
@@ -369,7 +369,7 @@ def _appended(text: str, tables: str) -> str:
         return text
     if comments(text, _MARK):
         return f"{text}{tables}" if text.endswith("\n") else f"{text}\n{tables}"
-    # Always with a line feed, so that the removal of the mark removes only what was added with it.
+    # Always with a line feed, so that the removal of the mark removes only the lines that were added with it.
     apart = "\n" if text else ""
     return f"{text}{apart}{_MARK}\n{tables}"
 

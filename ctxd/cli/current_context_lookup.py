@@ -72,20 +72,20 @@ def _within(
         try:
             place = _socket(socket_path)
             named = os.environ.get("CTXD_CONTEXT_FILE")
-            if named and (told := _from_file(Path(named), session)):
-                found.append(told)
+            if named and (context := _from_file(Path(named), session)):
+                found.append(context)
                 return
             beside = place.parent / CONTEXT_FILE_NAME
             has_file = beside.exists()
             try:
-                told = _from_daemon(place, session or captured, ends - _FILE_S if has_file else ends)
+                context = _from_daemon(place, session or captured, ends - _FILE_S if has_file else ends)
             except (OSError, ValueError):
-                told = None
+                context = None
             except UnknownSession:
                 if session is not None:
                     raise
-                told = _from_daemon(place, None, ends)  # The harness is not connected.
-            found.append(told or (_from_file(beside, session) if has_file else None))
+                context = _from_daemon(place, None, ends)  # The harness is not connected.
+            found.append(context or (_from_file(beside, session) if has_file else None))
         except UnknownSession as unknown:
             found.append(unknown)
         except Exception:  # noqa: BLE001, S110 - a hook gets no context rather than a traceback

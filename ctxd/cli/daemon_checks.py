@@ -51,10 +51,10 @@ def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Finding:
     if found is None:
         return ok(name, f"{used:,} used, no limit")
     most = int(found[1])
-    told = f"{used:,} of {most:,} used"
+    usage = f"{used:,} of {most:,} used"
     if used > most * DESCRIPTORS_SHARE_WARN:
-        return warn(name, told, f"set LimitNOFILE={2 * most} in the unit, or end connections that are idle")
-    return ok(name, told)
+        return warn(name, usage, f"set LimitNOFILE={2 * most} in the unit, or end connections that are idle")
+    return ok(name, usage)
 
 
 def watching(found: Watching) -> Finding:
@@ -62,21 +62,21 @@ def watching(found: Watching) -> Finding:
     name = "followed files"
     if found.watcher is None:
         return ok(name, "none: tracking.watcher is off")
-    told = f"{found.files:,} in {count(found.directories, 'directory')} by {found.watcher}"
+    figures = f"{found.files:,} in {count(found.directories, 'directory')} by {found.watcher}"
     if found.refused:
-        return warn(name, f"{told}, {found.refused:,} too many", "close sessions that are done")
+        return warn(name, f"{figures}, {found.refused:,} too many", "close sessions that are done")
     if found.polled and found.watcher != "polling":
         fix = "raise fs.inotify.max_user_watches (sysctl); ctx tracker ls shows the reason of each"
-        return warn(name, f"{told}, {found.polled:,} polled instead", fix)
-    return ok(name, told)
+        return warn(name, f"{figures}, {found.polled:,} polled instead", fix)
+    return ok(name, figures)
 
 
 def sandboxes(found: Sequence[SandboxView]) -> Finding:
     """Check that each sandbox's directory holds its files and a socket that accepts connections."""
-    broken = [f"{each.sandbox}: {why}" for each in found if (why := _amiss(Path(each.directory)))]
+    broken = [f"{each.sandbox}: {why}" for each in found if (why := _problem_of(Path(each.directory)))]
     if broken:
         more = f", and {len(broken) - 1:,} more" if len(broken) > 1 else ""
-        return fail("sandbox sockets", broken[0] + more, "restart the daemon: it makes them again at the same paths")
+        return fail("sandbox sockets", broken[0] + more, "restart the daemon: it creates them again at the same paths")
     return ok("sandbox sockets", f"{count(len(found), 'sandbox')} with a socket each")
 
 
@@ -135,18 +135,18 @@ def _tried(bubblewrap: str, box: SandboxView) -> Finding:
             extra_groups=None if other is None else (),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return fail(name, f"no answer from inside: {error}", "run ctx status, then restart the daemon")
-    told = done.stderr.strip().rpartition("\n")[2]
+        return fail(name, f"no reply from inside: {error}", "run ctx status, then restart the daemon")
+    message = done.stderr.strip().rpartition("\n")[2]
     if done.returncode == 0:
         return ok(name, "answered inside a sandbox without network")
-    if "PermissionError" in told:
+    if "PermissionError" in message:
         return fail(name, f"user {user} is refused inside a sandbox", "register it with the uid of the user inside")
-    if told.startswith("bwrap:"):
-        return warn(name, f"cannot be tried: {told}", "allow user namespaces, or run ctx doctor as root")
-    return fail(name, f"not answered inside a sandbox: {told}", "restart the daemon: it opens the socket again there")
+    if message.startswith("bwrap:"):
+        return warn(name, f"cannot be tried: {message}", "allow user namespaces, or run ctx doctor as root")
+    return fail(name, f"no reply inside a sandbox: {message}", "restart the daemon: it opens the socket again there")
 
 
-def _amiss(directory: Path) -> str:
+def _problem_of(directory: Path) -> str:
     """Return the problem of a sandbox's directory; empty without one."""
     try:
         if not (directory / CONTEXT_FILE_NAME).exists():

@@ -51,7 +51,7 @@ case $context in
     ctx-?*) ;;
     *) exit 0 ;;
 esac
-# What git takes for a message: neither comments, nor the change that commit -v shows, nor who signs off.
+# A message without the parts that git ignores: comments, the change that commit -v shows, and sign-offs.
 written() {{
     sed '/^[^ ]* -\\{{24\\}} >8 -\\{{24\\}}$/,$d' "$1" | git stripspace --strip-comments | grep -v '^Signed-off-by: '
 }}
@@ -150,7 +150,7 @@ def _git(repo: Path, *words: str) -> str:
     except FileNotFoundError:
         raise Stop(FAILURE, "there is no git here", hint="install it", symbol="unsupported") from None
     except subprocess.TimeoutExpired:
-        raise Stop(FAILURE, f"git does not answer in {repo}", symbol="timeout") from None
+        raise Stop(FAILURE, f"git does not respond in {repo}", symbol="timeout") from None
     if done.returncode:
         raise Stop(NOT_FOUND, f"{repo} is in no git repository", hint="name one: --repo PATH", symbol="not_found")
     return done.stdout.rstrip("\n")

@@ -116,8 +116,8 @@ def daemon(
 
 def projection(found: ProjectionStatus) -> Finding:
     """Check that the XTDB node has every row of the journal, or is catching up."""
-    name, told = "projection", f"{found.state}, {count(found.lag_rows, 'row')} behind"
-    reason = f"{told}: {found.reason}"
+    name, progress = "projection", f"{found.state}, {count(found.lag_rows, 'row')} behind"
+    reason = f"{progress}: {found.reason}"
     if found.state == "stopped":
         return fail(name, reason, "run ctxd verify --store to learn more; ctxd rebuild-xtdb fills an empty node")
     if found.state in ("unreachable", "failed"):
@@ -126,7 +126,7 @@ def projection(found: ProjectionStatus) -> Finding:
         return warn(name, reason, "report it; with the daemon stopped, ctxd requeue tries those rows again")
     if found.reason or found.state == "connecting":
         return warn(name, reason, "wait; ctx status shows whether it makes progress")
-    return ok(name, told)
+    return ok(name, progress)
 
 
 def distribution() -> Finding:
@@ -272,8 +272,8 @@ def node(url: str, program: Sequence[str] = (sys.executable, "-m", "ctxd")) -> I
         yield fail("xtdb", f"cannot be checked: {error}", "run ctxd xtdb check")
         return
     except msgspec.MsgspecError:
-        told = answer.stderr.strip() or f"ended with {answer.returncode}"
-        yield fail("xtdb", f"ctxd xtdb check: {told}", "run ctxd xtdb check")
+        reason = answer.stderr.strip() or f"ended with {answer.returncode}"
+        yield fail("xtdb", f"ctxd xtdb check: {reason}", "run ctxd xtdb check")
         return
     for finding in findings:
         yield msgspec.structs.replace(finding, name=f"xtdb {finding.name}")

@@ -213,8 +213,8 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
     for kind, number in sorted(result.events.items()):
         run.screen.line(f"  {kind:<11}  {number:,}")
     if result.recorded:
-        told = count(result.recorded, "line")
-        run.screen.line(f"  {told} not imported: the session has them, from its hooks or its start")
+        lines = count(result.recorded, "line")
+        run.screen.line(f"  {lines} not imported: the session has them, from its hooks or its start")
     if result.copied:
         run.screen.line(f"  {count(result.copied, 'line')} not imported: copies of another transcript's")
     for each in result.skipped:

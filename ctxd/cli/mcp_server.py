@@ -82,12 +82,12 @@ def serve(run: Invocation, session: str | None) -> None:
         options = server.create_initialization_options()
         async with stdio_server() as (received, sent), anyio.create_task_group() as group:
             requests, taken = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-            answered, answers = anyio.create_memory_object_stream[SessionMessage](0)
+            responses, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
             async def read() -> None:
                 async with requests:
                     async for message in received:
-                        while handlers.calls + answered.statistics().tasks_waiting_send >= REQUESTS_MAX:
+                        while handlers.calls + responses.statistics().tasks_waiting_send >= REQUESTS_MAX:
                             await handlers.ended.wait()
                         request = message if isinstance(message, SessionMessage) else _repaired(message)
                         if request is None or _lacks_id(request):
@@ -97,13 +97,13 @@ def serve(run: Invocation, session: str | None) -> None:
 
             async def write() -> None:
                 async with sent:
-                    async for message in answers:
+                    async for message in outgoing:
                         await sent.send(message)
                         handlers.note_end()
 
             group.start_soon(read)
             group.start_soon(write)
-            await server.run(taken, answered, options)
+            await server.run(taken, responses, options)
 
     if sys.stdin is None:
         raise Stop(FAILURE, "standard input is closed", hint="a harness starts ctx mcp itself", symbol="input_failed")
@@ -141,7 +141,7 @@ def _refusal(error: object) -> SessionMessage:
 
 
 def _unread(error: object, kind: type[T]) -> T:
-    """Return what could not be read: the line if it is not JSON, else the object; empty if it is the other one."""
+    """Return the unreadable part: the line if it is not JSON, else the object; empty if it is the other one."""
     for each in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
         if isinstance(each["input"], kind) and each["type"] in ("json_invalid", "missing", "model_type"):
             return each["input"]

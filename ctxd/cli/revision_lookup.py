@@ -121,7 +121,7 @@ def assembly(client: SyncClient, found: Located) -> AssemblyKey:
         return {"number": found.number}
     if found.tx is not None:
         message = f"session {found.session} had no assembly at commit {revision.context}"
-        hint = f"ctx context --commit {revision.context} shows what an agent knows there"
+        hint = f"ctx context --commit {revision.context} shows the context of an agent there"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     if revision.is_now:
         return {}

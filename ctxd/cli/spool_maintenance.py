@@ -79,7 +79,7 @@ def deliver_waiting(socket: str | None) -> None:
 def findings(socket: str) -> Iterator[Finding]:
     """Check that no event is waiting for the daemon at ``socket`` or was dropped, and the same for other sockets, which
     hooks with another environment use."""
-    yield _finding("hooks", socket, "the next hook delivers them once the daemon answers")
+    yield _finding("hooks", socket, "the next hook delivers them once the daemon responds")
     own = os.path.abspath(find_socket(socket).path)
     for folder in _folders(dict(os.environ)):
         other = unquote(os.path.basename(folder))

@@ -158,7 +158,7 @@ class UndeliveredFile:
             os.close(folder)
 
     def erase(self, session: str) -> int:
-        """Erase the undelivered commits of ``session``; later ones of the file continue what is before them. Returns:
+        """Erase the undelivered commits of ``session``; later ones of the file continue the ones before them. Returns:
         their number. Raises: OSError, ValueError."""
         waiting = list(iter(self.next, None))
         kept = [commit for commit in waiting if commit.session != session]

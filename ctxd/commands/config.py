@@ -52,7 +52,7 @@ def config(sample: bool, models: bool, as_json: bool, config: Path | None) -> No
 def sample_file() -> str:
     """Return a TOML file that explains every setting, each commented out with its default."""
     lines = [
-        "# Settings of ctxd. Uncomment what you change. A flag wins over the environment variable, which wins over",
+        "# Settings of ctxd. Uncomment those to change. A flag wins over the environment variable, which wins over",
         "# the user's file (~/.config/ctxd/ctxd.toml), which wins over the system's (/etc/ctxd/ctxd.toml).",
     ]
     table = ""

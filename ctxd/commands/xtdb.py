@@ -57,8 +57,8 @@ def install_node(as_json: bool, directory: Path | None) -> None:
         changed = install(installation, lambda line: click.echo(f"ctxd xtdb: {line}", err=True), os.environ)
     except NodeFailure as failure:
         _fail(failure)
-    told = f"{installation.directory}: {'installed' if changed else 'was installed already'}"
-    show(as_json, {"directory": str(installation.directory), "changed": changed}, told)
+    message = f"{installation.directory}: {'installed' if changed else 'was installed already'}"
+    show(as_json, {"directory": str(installation.directory), "changed": changed}, message)
 
 
 @xtdb.command("run")

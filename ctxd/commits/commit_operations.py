@@ -461,7 +461,9 @@ def _content_of(params: wire.CheckpointParams) -> Content:
         except (Base64Error, ValueError) as error:
             raise CtxdError("invalid_params", f"delta_base64 is not base64: {error}", outcome="not_applied") from error
     if not content:
-        raise CtxdError("invalid_params", "the delta is empty", hint="Commit what is new.", outcome="not_applied")
+        raise CtxdError(
+            "invalid_params", "the delta is empty", hint="Commit at least one new event.", outcome="not_applied"
+        )
     return content
 
 

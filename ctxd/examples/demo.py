@@ -132,8 +132,8 @@ async def a_change(client: Client, builder: Agent, reviewer: Agent, teller: Tell
         await builder.step()
         notice = await first(notices)
     text = f"{notice.path} {notice.change} by {notice.by_session}, {(time.monotonic() - began) * 1e3:.0f} ms after"
-    told = notice.path == f"{SANDBOX}/shop/cart.py" and notice.by_session == builder.session.id
-    teller.holds("the other is told, in its own words", told, text)
+    is_notified = notice.path == f"{SANDBOX}/shop/cart.py" and notice.by_session == builder.session.id
+    teller.holds("the other gets a notice with its own path", is_notified, text)
     seen = await reviewer.session.assemble(blocks=False)
     teller.holds("and its model sees the new text", "price(n) * q" in seen.text, f"assembly {seen.number}")
 
@@ -162,7 +162,9 @@ async def a_kill(client: Client, daemon: DemoDaemon, builder: Agent, teller: Tel
     quiet = not (files.updated or files.deleted or files.orphaned)
     teller.holds("no file changed meanwhile", quiet, f"{files.unchanged} checked")
     status = await client.daemon_status()
-    teller.holds("another daemon answers", status.incarnation > 1, f"incarnation {status.incarnation}, {seconds:.2f} s")
+    teller.holds(
+        "another daemon responds", status.incarnation > 1, f"incarnation {status.incarnation}, {seconds:.2f} s"
+    )
 
 
 async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
@@ -176,7 +178,7 @@ async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
     recorded = (await builder.session.assemblies()).assemblies[0]
     same = hashlib.sha256(shown.text.encode()).hexdigest() == recorded.sha256
     evidence = f"{shown.context_id}, {shown.bytes} bytes"
-    teller.holds("what the model saw first can be shown again", same, evidence)
+    teller.holds("the first context of the model can be shown again", same, evidence)
     teller.context("What the builder's model sees", context)
 
 

@@ -18,7 +18,7 @@ _INTERRUPTED: Final = "MessageAbortedError"
 
 
 def as_seen(events: Iterable[typed.Event], harness: str, losses: Losses) -> Iterator[typed.Event]:
-    """Yield ``events`` as the model of ``harness`` sees them; what it does not see is counted in ``losses``."""
+    """Yield ``events`` as the model of ``harness`` sees them; the others are counted in ``losses``."""
     match harness:
         case "claude":
             yield from _claude(list(events), losses)

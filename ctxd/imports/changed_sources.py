@@ -111,7 +111,7 @@ class ChangedSources:
 
 def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
-    that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format."""
+    that came since let it appear as the other: it would get a second chain. A rollout has the recorded format."""
     if source.format == "codex" and known.format == "codex-events":
         source = source._replace(format="codex-events")
     is_other = bool(known.size) and known.session == source.session and known.agent != source.agent

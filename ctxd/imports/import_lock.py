@@ -54,7 +54,7 @@ def _locked(place: Path) -> int | None:
     file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The process that had the lock has removed the file, and a third one may have made it anew.
+        # The process that had the lock has removed the file, and a third one may have created another.
         if os.path.samestat(os.fstat(file), os.stat(place)):
             return file
     except (BlockingIOError, FileNotFoundError):

@@ -60,6 +60,6 @@ class LineIds:
         self._relinked.pop(hash(id), None)
 
     def _note_sent_as(self, record: Record, place: int) -> None:
-        """Note the earlier id of a prompt that Claude Code has stored anew: later records may name that as parent."""
+        """Note the earlier id of a prompt that Claude Code has stored again: later records may name it as parent."""
         if earlier := as_text(record.get("sentAsUuid")):
             self._places.setdefault(hash(earlier), place)

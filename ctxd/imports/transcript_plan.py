@@ -494,7 +494,8 @@ def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iter
 
 
 def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
-    """Continue after the message ``leaf``, or anew without it: later records that name it follow this one."""
+    """Continue after the message ``leaf``, or from a new root if it is empty: later records that name it follow this
+    one."""
     if plan.keeps_cuts or plan._agent or (plan.existing is not None and not plan.existing.is_within):
         return
     main, place = plan._main, plan._ids.place(leaf)

@@ -1,4 +1,4 @@
-"""Check whether a transcript has to be imported whole, including what its session has from hooks or a hand-over. Pure.
+"""Check whether a transcript has to be imported whole, including events from hooks or a hand-over. Pure.
 
 The session has its events in the order of their time. If the conversation goes back to before one of them, the session
 would keep the abandoned turns in its context. If the conversation has turns before the first of them, the session would

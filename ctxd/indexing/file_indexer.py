@@ -1,4 +1,4 @@
-"""The indexing protocol (spec 1 §5.6): bring a file's object up to date, and return what to write for it.
+"""The indexing protocol (spec 1 §5.6): bring a file's object up to date, and return the documents to write.
 
 It knows no session and writes nothing: a result contains the documents to put, if any, and the caller commits them
 together with the changes to its session. Guarantee: a result is decided on the newest accepted versions, with no await

@@ -3,7 +3,7 @@
 Only existing regular files become stubs; all other paths are returned with a reason. A version that was read is never
 changed. Many paths take one thread hop and one look-up.
 
-The disk decides what a command's text leaves open: whether an uncertain name is a file's, and the top of the work tree
+The disk settles what a command's text leaves open: whether an uncertain name is a file's, and the top of the work tree
 that git's names are relative to.
 """
 

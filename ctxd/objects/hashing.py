@@ -28,7 +28,7 @@ _encode_text: Final = msgspec.json.Encoder().encode
 _ATOMS: Final = frozenset((str, bool, type(None)))
 
 
-def canonical(value: Any) -> bytes:  # noqa: ANN401 - any JSON value is what it is for
+def canonical(value: Any) -> bytes:  # noqa: ANN401 - for any JSON value
     """The canonical encoding of ``value``, in UTF-8.
 
     ``value`` consists of dict with text keys, list, tuple, str, int, float, bool and None.

@@ -47,7 +47,7 @@ _PAGE: Final = 5_000
 class Comparison(Problems):
     """Problems so far. ``phase``: the part under comparison; ``done``: its count.
 
-    The three digests cover what the node should have, and are equal if it does.
+    The three digests cover the rows that the node should have, and are equal if it does.
     """
 
     phase: str = ""
@@ -74,7 +74,8 @@ async def compare(node: Node, rows: Rows, step: Callable[[Comparison], None]) ->
     read. Cancel: safe.
     """
     report = Comparison(head_seq=await in_thread(rows.head))
-    # An eviction by another host removes documents before this node knows of it. A node that lags is compared as it is.
+    # An eviction by another host removes documents before this node has its row. A node that lags is compared
+    # in its current state.
     with suppress(Unknown):
         await node.sync(SYNC_S)
     cursor = await _cursor(node, rows, report)

@@ -264,7 +264,7 @@ def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
     """The error for a write for which the backlog has no room."""
     share = f"backlog of the XTDB node at {full:.0%}: {reason or 'it is slower than the writes'}"
     if kind == "full":
-        hint = "Start the node (ctxd doctor says what is wrong), or run with store=sqlite; then send it again."
+        hint = "Start the node (ctxd doctor reports the fault), or run with store=sqlite; then send it again."
         return CtxdError("store_backlog_full", share, hint=hint, retry_after_ms=RETRY_FULL_MS, outcome="not_applied")
     wait_ms = max(1, round(wait_s * 1_000))
     return CtxdError("rate_limited", share, retry_after_ms=wait_ms, outcome="not_applied")

@@ -72,8 +72,8 @@ async def steps(
         yield EvictionStep(documents([], {ref: text}, rows.writer, put=put), tip)
     for some in _rounds(versions):
         tip = _moved(tip)
-        anew = [ProjectedRow(piece.seq, piece.chain, None, tuple(some), 0)]
-        yield EvictionStep(documents(anew, {}, rows.writer, put=put, again=True), tip)
+        rewritten = [ProjectedRow(piece.seq, piece.chain, None, tuple(some), 0)]
+        yield EvictionStep(documents(rewritten, {}, rows.writer, put=put, again=True), tip)
     yield EvictionStep([], advance(tip, piece.seq, piece.chain))
 
 

@@ -133,7 +133,7 @@ class NodeReads:
                 hint = "Narrow the query, or give it more time."
                 message = f"the query ran for {timeout_s:g} s without an answer"
                 raise CtxdError("timeout", message, hint=hint, outcome="not_applied") from error
-            raise _unavailable(f"the XTDB node does not answer the query: {error}") from error
+            raise _unavailable(f"the XTDB node does not respond to the query: {error}") from error
         return QueryRows([to_json_types(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
 
     async def _at_node(self, at: AsOf, read: Callable[[_Basis], Awaitable[list[Version]]]) -> list[Version] | None:

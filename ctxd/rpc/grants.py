@@ -1,6 +1,6 @@
 """Grants: the methods that a connection may call, by its capability and sandbox, and the sessions that it may use.
 
-Separate, because it decides what a sandbox can do. A method that is not reachable is not in the connection's method
+Separate, because it limits the rights of a sandbox. A method that is not reachable is not in the connection's method
 table, and every method with a session is bound to the caller's sessions there, so no check can be forgotten.
 """
 

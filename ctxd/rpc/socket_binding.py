@@ -111,7 +111,7 @@ def _clear(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except (TimeoutError, BlockingIOError):
-            holder = "a daemon that does not answer"
+            holder = "a daemon that does not respond"
         else:
             holder = _name_of(probe.fileno())
     raise StateDirError(f"{path} is in use by {holder}", exit_code=EXIT_UNAVAILABLE)

@@ -1,1 +1,1 @@
-"""Full-text search over sessions and commits: the index, what it holds, and queries."""
+"""Full-text search over sessions and commits: the index, its content, and queries."""

@@ -6,7 +6,7 @@ transaction as that row's texts. Writes are not flushed: a power cut removes the
 together.
 
 Purged texts are first hidden; then ``rewrite_shard`` erases their words (see ``word_shards.py``), and ``empty_log``
-removes what the write-ahead log has of them. A flag in the file records that this is due, so that it survives a kill.
+removes them from the write-ahead log. A flag in the file records that this is due, so that it survives a kill.
 """
 
 import os

@@ -60,7 +60,7 @@ class Snippets:
         found = self._marked(windows, any_of)
         for number, (text, call) in enumerate(texts):
             if found[number] is None and len(text) + len(call) > _WHOLE_CHARS_MAX:
-                # FTS5 and the pattern may differ about what a word is.
+                # FTS5 and the pattern may delimit words differently.
                 check()
                 found[number] = self._marked([(_SPACES.sub(" ", text), _SPACES.sub(" ", call))], any_of)[0]
         return found

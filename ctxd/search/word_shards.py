@@ -142,7 +142,7 @@ class WordShards:
         return number if isinstance(number, int) else None
 
     def rewrite(self, number: int) -> None:
-        """Move what is left in shard ``number`` to a new table. The connection has to be opened anew afterwards: FTS5
+        """Move the rest of shard ``number`` to a new table. The connection has to be reopened afterwards: FTS5
         may have cached the new table's state."""
         place = next(place for place, shard in enumerate(self._shards) if shard.number == number)
         self._merge(_table(number))

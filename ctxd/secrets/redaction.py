@@ -130,7 +130,7 @@ class Capture(msgspec.Struct):
         hits = self.guard.scanner.hits(data)
         return self._kept(text, data, hits) if hits else text
 
-    def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - any JSON value is what it is for
+    def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - for any JSON value
         """True if ``value`` and ``texts``, scanned together, hold nothing to flag or redact."""
         if self.policy == "off":
             return True
@@ -153,7 +153,7 @@ class Capture(msgspec.Struct):
         text = _APART.join((*found, *texts))
         return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"), first_only=True)
 
-    def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
+    def value(self, value: Any) -> Any:  # noqa: ANN401 - for any JSON value
         """A JSON value as the policy keeps it, including names; a text under a suspicious name is scanned together with
         it, and a list of single-line texts as the lines of one text."""
         if self.finds_nothing(value):

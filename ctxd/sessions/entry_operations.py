@@ -54,7 +54,7 @@ class EntryOperations(OperationGroup):
         return tx.submit(result, puts=(document,), floor_vt=floor_vt, settings=settings)
 
 
-def _entry_text(value: Any) -> str:  # noqa: ANN401 - any JSON value is what it is for
+def _entry_text(value: Any) -> str:  # noqa: ANN401 - for any JSON value
     """The canonical JSON of the value of an entry. Raises: CtxdError invalid_params."""
     try:
         return canonical(value).decode()

@@ -1,6 +1,6 @@
 """Live session: state in memory, the lock that orders writes, and the only write path of a session.
 
-The state is the fold of the session's segments and its head; nothing else in memory may influence what a model sees, so
+The state is the fold of the session's segments and its head; nothing else in memory may influence a context, so
 that a reloaded session is the same session. A write is decided under the lock, submitted to the store, and applied at
 once; if the write is lost later, this object is dropped and the session is loaded again.
 """

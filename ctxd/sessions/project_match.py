@@ -1,7 +1,7 @@
 """Sessions of a project: matches directories that belong to one project, and resolves project names. Pure.
 
 Directory, remotes and root commits of a project may all change: a directory becomes a repository, gets a remote, is
-moved or cloned anew. So none of them is its identity: two projects are the same if any one matches, unless another
+moved or cloned again. So none of them is its identity: two projects are the same if any one matches, unless another
 contradicts.
 """
 

@@ -251,7 +251,7 @@ class Sessions:
             head = self.emptied.get(parts[-1].session) if newest is None else newest[0]
             if head is None or (base := head.settings.base) is None:
                 return Lineage(tuple(reversed(parts)))
-            # A session inherits from an ancestor only what all sessions in between inherit.
+            # A session inherits from an ancestor only the events that all sessions in between inherit.
             parts.append(Part(base.session, min(segments, base.segments), min(assemblies, base.assembly)))
 
     async def create(

@@ -378,7 +378,7 @@ def _cool(state: SessionState, id: str) -> None:
 
 
 def _restore(state: SessionState, kept: Snapshot) -> None:
-    assert state.turn == kept.turn, "the chat before a snapshot has as many turns as the snapshot says"
+    assert state.turn == kept.turn, "the chat before a snapshot has the turns that the snapshot records"
     ids = kept.index
     state.index = dict.fromkeys(ids, "toolcall")
     state.index.update(dict.fromkeys(_picked(ids, kept.files), "file"))

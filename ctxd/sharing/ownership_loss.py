@@ -100,7 +100,7 @@ class OwnershipLoss:
                 await self._clock.sleep(_LOOK_S)
             return
         why = f"rows of session {session} that were written here are still on their way to it"
-        raise unavailable(f"what became of session {session}", why)
+        raise unavailable(f"the current owner of session {session}", why)
 
     async def is_behind(self, session: str) -> bool:
         """True if a row of ``session`` written here is neither at the node nor fenced."""

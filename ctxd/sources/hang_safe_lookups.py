@@ -56,7 +56,7 @@ class Lookups:
         """Return the result of ``look`` for each of ``paths``, or of ``hung`` if the lookup hangs.
 
         ``look`` must have no side effects; it is called in a thread, and may still run after this has returned.
-        Raises: what ``look`` raises. Cancel: safe and immediate.
+        Raises: as ``look``. Cancel: safe and immediate.
         """
         mounts = self.mount_points
         groups: dict[str, dict[int, str]] = {}

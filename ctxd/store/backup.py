@@ -155,7 +155,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
             _become_another(root / "state.db")
             report = _verified(root, step)
             if report.digest != manifest.digest:
-                raise StateDirError(f"{root} does not hold what was backed up", exit_code=_EXIT_DAMAGED)
+                raise StateDirError(f"{root} differs from the backup", exit_code=_EXIT_DAMAGED)
             mark.unlink()
             sync_folder(root)
         return report
@@ -178,7 +178,7 @@ def _compare(source: Path, manifest: BackupManifest, step: Step) -> None:
             remedy = "it was changed or damaged: restore another backup"
             if (source / state_directory.LOCK).exists():
                 remedy = f"a daemon has used {source}, which is a state directory now: name it with --state-dir"
-            raise StateDirError(f"{path} is not what the manifest says", exit_code=_EXIT_DAMAGED, remedy=remedy)
+            raise StateDirError(f"{path} differs from the manifest", exit_code=_EXIT_DAMAGED, remedy=remedy)
 
 
 def _unreadable(path: Path, error: OSError) -> StateDirError:

@@ -37,7 +37,7 @@ class CommitThread:
         self._raised: BaseException | None = None
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the thread and return its result. Raises: what it raises. Cancel: when ``work`` ends."""
+        """Run ``work`` on the thread and return its result. Raises: as ``work``. Cancel: when ``work`` ends."""
         ended = anyio.Event()
         self._given.put((work, ended))
         with anyio.CancelScope(shield=True):

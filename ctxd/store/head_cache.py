@@ -74,7 +74,7 @@ class Heads:
         return found
 
     def put(self, id: str, head: Stored | None, size: int = LARGE_HEAD_BYTES + 1) -> None:
-        """Cache ``head``; count its bytes if it is large. Of what clients choose, only tool arguments can be.
+        """Cache ``head``; count its bytes if it is large. Of clients' values, only tool arguments can be.
 
         ``size``: that of its encoded document if the caller knows it; saves encoding the arguments of a small one.
         """

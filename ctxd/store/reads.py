@@ -220,7 +220,7 @@ class Reader:
     def _require_damaged(self, ref: str, error: CtxdError) -> None:
         """Raise ``purged`` if a purge caused ``error``: the caller may have read the version before the purge."""
         if error.code == "corrupt" and not self.versions.with_content((bytes.fromhex(ref),)):
-            hint = "Send the call again: it shows what the purge left."
+            hint = "Send the call again: it returns the text that remains."
             message = f"content {ref} was purged while it was read"
             raise CtxdError("purged", message, hint=hint, outcome="not_applied") from error
 

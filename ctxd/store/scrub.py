@@ -57,7 +57,7 @@ class Scrub:
     async def _check_files(self, reader: Reader, directory: StateDir, lane: Lane) -> None:
         found = await lane.run(answered, lambda: file_damage(reader, directory))
         if found:
-            # A commit may have written the witness meanwhile: only what both checks find is damage.
+            # A commit may have written the witness meanwhile: only a difference that both checks find is damage.
             await self._clock.sleep(limits.WITNESS_S)
             found &= await lane.run(answered, lambda: file_damage(reader, directory))
         for sentence in sorted(found):

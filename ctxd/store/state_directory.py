@@ -104,7 +104,7 @@ def hold(root: Path | None, *, is_restore: bool = False) -> StateDir:
         raise StateDirError(f"cannot keep state in {where}: {error.strerror}", exit_code=_EXIT_NO_PLACE) from error
     if not is_restore and (root / RESTORING).exists():
         held.close()
-        remedy = "run ctxd restore again: it replaces what the first one left"
+        remedy = "run ctxd restore again: it replaces the incomplete copy"
         raise StateDirError(f"a restore into {root} was interrupted", exit_code=_EXIT_NO_PLACE, remedy=remedy)
     return held
 

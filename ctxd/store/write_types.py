@@ -161,7 +161,7 @@ class Pending(msgspec.Struct, eq=False):
 
 
 class StoreFailed(Exception):
-    """The journal's disk failed. The process must end with exit code 74; the next start shows what is durable."""
+    """The journal's disk failed. The process must end with exit code 74; the next start finds the durable writes."""
 
 
 class NotCached:

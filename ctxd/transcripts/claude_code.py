@@ -99,8 +99,8 @@ class Segment(NamedTuple):
 
 
 def is_rewind(record: Record) -> bool:
-    """Return True for a record after which the conversation continues from the message ``leafUuid``, or anew if that is
-    None. Other records of this type only name the newest message: Claude Code 2.1.330 ignores them."""
+    """Return True for a record after which the conversation continues from the message ``leafUuid``, or from its start
+    if that is None. Other records of this type only name the newest message: Claude Code 2.1.330 ignores them."""
     return record.get("type") == "last-prompt" and record.get("explicit") is True and "leafUuid" in record
 
 

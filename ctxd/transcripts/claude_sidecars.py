@@ -53,7 +53,7 @@ def spawn_keys(path: Path, agent: str) -> tuple[str, ...]:
 
 
 def _meta(path: Path) -> Record:
-    """Return what Claude Code noted about the sub-agent in the file ``path``; empty if it is missing or damaged."""
+    """Return Claude Code's metadata of the sub-agent in the file ``path``; empty if it is missing or damaged."""
     with suppress(OSError, ValueError), open_source(path.with_suffix(".meta.json")) as file:
         return record_of(decoded(file.read(_META_BYTES_MAX)))
     return {}

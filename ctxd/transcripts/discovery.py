@@ -1,4 +1,4 @@
-"""Discovery of the sessions in the files of a harness: what each source is, and its lines. Sources are only read."""
+"""Discovery of sessions in the files of a harness: the type of each source, and its lines. Sources are only read."""
 
 import os
 from collections import deque

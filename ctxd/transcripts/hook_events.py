@@ -51,8 +51,8 @@ _GRANTS: Final = ("permission_mode", "approval_policy", "sandbox_mode")
 
 
 _REUSED: Final = re.compile(r"~[0-9a-f]{8}")
-"""End of the id of a call whose native id an earlier call of the session has: some providers number calls anew in each
-reply."""
+"""End of the id of a call whose native id an earlier call of the session has: some providers restart the numbers of
+calls in each reply."""
 
 _REUSED_CHARS_MAX: Final = 1000
 

@@ -1,6 +1,6 @@
 """Files of a harness that may be transcripts: the places where it keeps them, and which files they are and were.
 
-Separate from what is in them, so that an import that finds no changed file loads no reader.
+Separate from their content, so that an import that finds no changed file loads no reader.
 """
 
 import os

@@ -53,7 +53,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     "parse_error": ErrorKind(PARSE_ERROR, "invalid_call", "The frame is not JSON, not UTF-8, or nests too deep."),
     "invalid_request": ErrorKind(INVALID_REQUEST, "invalid_call", "The frame is JSON but not a JSON-RPC 2.0 request."),
     "frame_too_large": ErrorKind(INVALID_REQUEST, "too_large", "The line exceeds the connection's limit."),
-    "duplicate_id": ErrorKind(INVALID_REQUEST, "invalid_call", "A request with the same id is still unanswered."),
+    "duplicate_id": ErrorKind(INVALID_REQUEST, "invalid_call", "A request with the same id is still in flight."),
     "batch_too_large": ErrorKind(INVALID_REQUEST, "too_large", "The batch has too many members."),
     "method_not_found": ErrorKind(METHOD_NOT_FOUND, "invalid_call", "The method does not exist on this connection."),
     "invalid_params": ErrorKind(INVALID_PARAMS, "invalid_call", "The parameters do not fit the method."),

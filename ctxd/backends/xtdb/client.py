@@ -175,11 +175,11 @@ class XtdbClient:
             except Refused as error:
                 if error.kind != _TOO_MANY_BYTES or len(chunk) == 1:
                     raise
-            answers: dict[str, T] = {}
+            found: dict[str, T] = {}
             size = -(-len(chunk) // _SPLIT)
             for first in range(0, len(chunk), size):
-                answers |= await query_for(chunk[first : first + size])
-            return answers
+                found |= await query_for(chunk[first : first + size])
+            return found
 
         wanted = list(dict.fromkeys(ids))
         if len(wanted) <= BULK_IDS:

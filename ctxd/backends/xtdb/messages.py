@@ -2,7 +2,7 @@
 
 Failures are distinguished by certainty. ``Refused`` and ``Unreachable``: the transaction was not applied. ``Unknown``:
 it may have been, so it must be looked up and never resent. A read that fails in either way has no result. Responses are
-parsed strictly: one that is not exactly what was requested counts as missing.
+parsed strictly: one that differs from the request counts as missing.
 """
 
 import gc
@@ -141,7 +141,7 @@ def _encode_op(op: Op) -> bytes:
 def encode_document(doc: Doc) -> bytes:
     """``doc`` as transit, its top keys as keywords.
 
-    Raises: KeyError for a top key beyond ``KEYS``; ValueError without an id that is text; what ``transit.encode`` does.
+    Raises: KeyError for a top key beyond ``KEYS``; ValueError without an id that is text; those of ``transit.encode``.
     """
     if not isinstance(doc.get("xt/id"), str):
         raise ValueError("a document's id is text")
@@ -149,7 +149,7 @@ def encode_document(doc: Doc) -> bytes:
     return b"{%s}" % b",".join([_SPELLED[key] + value for key, value in zip(doc, values, strict=True)])
 
 
-def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - whatever the node answers
+def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - any value in transit
     """Document in a response. Raises: ValueError for anything else."""
     if read is None:
         return None
@@ -201,7 +201,7 @@ class HistoryRow(msgspec.Struct, frozen=True, gc=False):
     doc: Doc | None
 
 
-def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
+def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - any value in transit
     """Value of a successful response. Raises: Unknown if it is not transit."""
     if media_type != TYPE:
         raise Unknown(f"the answer is {media_type or 'of no type'}, not transit", status=status)

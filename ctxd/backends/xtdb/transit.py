@@ -186,7 +186,7 @@ _TAGS: Final[dict[str, Callable[[Any], Any]]] = {
 """Decoders of tagged values, by tag."""
 
 
-def decode(data: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
+def decode(data: bytes) -> Any:  # noqa: ANN401 - any value in transit
     """Decode the single value in ``data``: keywords as ``Keyword``, dates as ms since 1970, sets and lists as lists.
 
     Raises: NotTransit.

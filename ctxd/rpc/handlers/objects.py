@@ -253,18 +253,18 @@ class SecretCalls:
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
-        told = await self._scanning.run(scanned, guard, newest)
+        secrets = await self._scanning.run(scanned, guard, newest)
         after: tuple[int, int] | None = None
         while history and newest.type != "session":
             page = await self._store.history(
                 newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True, content=True
             )
             for each in page:
-                told = merged(told, await self._scanning.run(scanned, guard, each.document))
+                secrets = merged(secrets, await self._scanning.run(scanned, guard, each.document))
             if len(page) < _SCANNED_AT_ONCE:
                 break
             after = (page[-1].valid_time, page[-1].tx)
-        return [] if told is None else [_scanned_row(guard, newest, told)]
+        return [] if secrets is None else [_scanned_row(guard, newest, secrets)]
 
     async def _chat(self, id: str) -> list[wire.Scanned]:
         session, guard = id.removeprefix(_CHATS), self._sessions.guard
@@ -277,9 +277,9 @@ class SecretCalls:
                     events = [event for _, event in placed]
                     await self._scanning.run(scan_events, capture, events)
         return [
-            wire.Scanned(object=id, type="chat", label=f"turn {turn}", found=told.found, lines=(), turn=turn)
+            wire.Scanned(object=id, type="chat", label=f"turn {turn}", found=secrets.found, lines=(), turn=turn)
             for turn, capture in turns.items()
-            if (told := capture.secrets) is not None
+            if (secrets := capture.secrets) is not None
         ]
 
 
@@ -371,7 +371,7 @@ def _assembly_before(id: str) -> str | None:
     return assembly_id(session_of(id) or "", number - 1)
 
 
-def _scanned_row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
+def _scanned_row(guard: Guard, document: Document, secrets: Found) -> wire.Scanned:
     source = document.source
     id, type = document.id, document.type
     label = str(document.payload.get("tool", type)) if source is None else source_label(source)
@@ -385,6 +385,6 @@ def _scanned_row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
         type=cast(ObjectType, type),
         # A path may contain a secret too.
         label=guard.redacted(label),
-        found=told.found,
-        lines=told.lines,
+        found=secrets.found,
+        lines=secrets.lines,
     )

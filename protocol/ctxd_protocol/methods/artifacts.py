@@ -235,7 +235,8 @@ ROWS = (
         access="read",
         summary="Read an artifact, or a part of it.",
         description="Content of 1 MiB and less that was not put as an artifact is read by its whole address. A sandbox "
-        "reads, by whole addresses and tags, what it has put and what tool calls and commits of its sessions have.",
+        "reads, by whole addresses and tags, the artifacts that it has put and those of tool calls and commits of its "
+        "sessions.",
         errors=("artifact_not_found", "ambiguous_id"),
         example={"artifact": "tag:latest"},
         shows=".data",
@@ -265,7 +266,7 @@ ROWS = (
         result=ArtifactTagResult,
         access="host",
         writes=True,
-        summary="Name an artifact, if the name is free or means what is expected.",
+        summary="Name an artifact, if the name is free or refers to the expected artifact.",
         errors=("artifact_not_found", "ambiguous_id", "tag_moved"),
         example={"tag": "latest", "artifact": "tag:latest"},
         shows=".artifact",

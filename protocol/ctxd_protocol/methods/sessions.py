@@ -398,7 +398,7 @@ ROWS: Final = (
         handle="fork",
         summary="Start a session that continues from a moment of another, without copying it.",
         description="The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that"
-        " moment. Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.",
+        " moment. Neither session sees later changes of the other. To rewind is to fork at an earlier moment.",
         errors=(*SESSION_ERRORS, "session_removed", "session_exists", "commit_not_found", "unsupported"),
         example={"session": "s1"},
         shows=".session",

@@ -124,7 +124,7 @@ async def test_a_damaged_backup_is_refused(root, tmp_path):
     data = bytearray((tmp_path / "backup" / "state.db").read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "backup" / "state.db").write_bytes(data)
-    with pytest.raises(StateDirError, match="not what the manifest says") as caught:
+    with pytest.raises(StateDirError, match="differs from the manifest") as caught:
         restore(tmp_path / "backup", tmp_path / "again")
     assert "restore another backup" in caught.value.remedy
 
@@ -288,7 +288,7 @@ async def test_a_backup_that_an_earlier_version_ran_on_is_a_state_and_no_backup(
     (used / "LOCK").touch()
     async with running(used) as store:
         await store.submit(write(document("new"))).wait()
-    with pytest.raises(StateDirError, match="not what the manifest says") as refused:
+    with pytest.raises(StateDirError, match="differs from the manifest") as refused:
         restore(used, tmp_path / "again")
     assert refused.value.exit_code == 2
     assert refused.value.remedy == f"a daemon has used {used}, which is a state directory now: name it with --state-dir"

@@ -1,1 +1,1 @@
-"""The XTDB node as a program: installing, starting and checking it. ``program/`` is what the JVM runs."""
+"""The XTDB node as a program: installing, starting and checking it. ``program/`` is the code that the JVM runs."""

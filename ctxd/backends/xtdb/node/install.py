@@ -95,10 +95,10 @@ def _run_maven(command: list[str], say: Say, environ: Mapping[str, str]) -> None
                 errors.append(line.strip())
     if maven.returncode == 0:
         return
-    told = " ".join(errors[:2]) or f"it ended with {maven.returncode}"
+    reason = " ".join(errors[:2]) or f"it ended with {maven.returncode}"
     offline = any(sign in " ".join(errors) for sign in _NO_NETWORK)
     raise NodeFailure(
-        f"Maven could not download the jars: {told[:1000]}",
+        f"Maven could not download the jars: {reason[:1000]}",
         remedy="Maven cannot reach its repository: check the network, or the mirror in ~/.m2/settings.xml, and run the "
         "command again; downloaded files are reused."
         if offline
@@ -216,9 +216,9 @@ def _run(arguments: list[str], environ: Mapping[str, str]) -> None:
             f"the compilation took more than {_BUILD_S_MAX} s", remedy="Run it again on a quieter machine."
         ) from error
     if done.returncode:
-        told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
         raise NodeFailure(
-            f"the node program does not compile:\n{told}", remedy="Run it again with another JDK (17 or 21)."
+            f"the node program does not compile:\n{output}", remedy="Run it again with another JDK (17 or 21)."
         )
 
 

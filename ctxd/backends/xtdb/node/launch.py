@@ -62,7 +62,7 @@ def ask(
         content = answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise NodeFailure(
-            f"no node answers at {url}: {error or type(error).__name__}",
+            f"no node responds at {url}: {error or type(error).__name__}",
             remedy="Start it with ctxd xtdb run, or name the one that runs with --url.",
             exit_code=EXIT_MISSING,
         ) from error
@@ -82,7 +82,7 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(parts.hostname, parts.port or 3000, timeout=timeout_s)
 
 
-def _read(answer: http.client.HTTPResponse, content: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
+def _read(answer: http.client.HTTPResponse, content: bytes) -> Any:  # noqa: ANN401 - any JSON value
     if not (answer.getheader("Content-Type") or "").startswith(_TYPE):
         return None
     try:
@@ -199,8 +199,8 @@ def start(
         process.kill()
     process.wait()
     process.stdout.close()
-    told = log.read_text(errors="replace").strip().splitlines()
-    why = "\n".join(told[-5:]) or f"it did not serve within {ready_s:.0f} s"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    why = "\n".join(lines[-5:]) or f"it did not serve within {ready_s:.0f} s"
     raise NodeFailure(f"the node did not start:\n{why}", remedy=f"Its log is {log}.", exit_code=EXIT_CONFIG)
 
 

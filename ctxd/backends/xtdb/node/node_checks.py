@@ -65,14 +65,14 @@ def _node(url: str) -> Iterator[Finding]:
             "restrict access: any program that can reach a node can read and write everything",
         )
     try:
-        status, told = ask(url, "status")
-        facts = strip_namespaces(told)
+        status, reply = ask(url, "status")
+        facts = strip_namespaces(reply)
     except (NodeFailure, ValueError) as error:
-        remedy = error.remedy if isinstance(error, NodeFailure) else "correct store.url: no XTDB node answers there"
+        remedy = error.remedy if isinstance(error, NodeFailure) else "correct store.url: no XTDB node responds there"
         yield fail("node", str(error), remedy)
         return
     if status != 200:
-        yield fail("node", f"{url} answers {status}: {facts.get('message')}", "read its log")
+        yield fail("node", f"{url} responds with status {status}: {facts.get('message')}", "read its log")
         return
     yield from _facts(facts)
     try:
@@ -146,5 +146,5 @@ def _lag(url: str) -> Finding:
 
 
 def _tx_id(url: str, which: str) -> object:
-    status, told = ask(url, which)
-    return strip_namespaces(told).get("tx-id") if status == 200 else None
+    status, reply = ask(url, which)
+    return strip_namespaces(reply).get("tx-id") if status == 200 else None
