@@ -19,7 +19,7 @@ from ctxd.objects.document import AsOf, Content, HistoryPage, Stored
 from ctxd.store import journal
 from ctxd.store.journal import read_versions
 from ctxd.store.purge import KIND as PURGE
-from ctxd.store.reads import Reader, all_stored, answering
+from ctxd.store.reads import Reader, all_stored, read_errors
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
@@ -132,13 +132,13 @@ class Rows:
 
         Raises: CtxdError ``corrupt``, ``store_failed``.
         """
-        with answering():
+        with read_errors():
             found = journal.chain_at(self._reader.connection, seq)
             return None if found is None else found.hex()
 
     def head(self) -> int:
         """Newest row's sequence, 0 without any. Raises: as ``chain``."""
-        with answering():
+        with read_errors():
             found = self._reader.connection.execute("SELECT max(seq) FROM journal").fetchone()
             return 0 if found is None or found[0] is None else int(found[0])
 
@@ -150,7 +150,7 @@ class Rows:
         query = """SELECT avg(size) FROM (SELECT length(body) AS size FROM (SELECT body FROM journal WHERE seq>:after
             ORDER BY seq LIMIT :n) UNION ALL SELECT length(body) FROM (SELECT body FROM journal WHERE seq>:after
             ORDER BY seq DESC LIMIT :n))"""
-        with answering():
+        with read_errors():
             found = self._reader.connection.execute(query, {"after": after, "n": _SAMPLED}).fetchone()
             return 0.0 if found is None or found[0] is None else 2.0 * float(found[0])
 
@@ -159,7 +159,7 @@ class Rows:
 
         Raises: CtxdError ``corrupt`` if one does not follow from the one before, ``store_failed``.
         """
-        with answering():
+        with read_errors():
             chain = journal.chain_at(self._reader.connection, after)
             rewritten = journal.rewriting(self._reader.connection)
             found: list[ProjectedRow] = []
@@ -194,7 +194,7 @@ class Rows:
         Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for an unsupported value.
         """
         refs = wanted(pieces, known)
-        with answering():
+        with read_errors():
             texts = self._reader.contents(ref.hex() for ref in refs)
         return documents(pieces, {ref: texts[ref.hex()] for ref in refs}, self.writer, put=put), refs
 
@@ -203,19 +203,19 @@ class Rows:
     def newest_purge(self) -> int:
         """Last row that records a purge of earlier rows; 0 without any. Raises: as ``chain``."""
         query = "SELECT max(value) FROM meta WHERE name GLOB 'purged:*'"
-        with answering():
+        with read_errors():
             found = self._reader.connection.execute(query).fetchone()
             return 0 if found is None or found[0] is None else int.from_bytes(found[0], "big")
 
     def versions_of(self, ids: Sequence[str], tx: int) -> list[Version]:
         """Every version of ``ids`` up to row ``tx``, by entity and time. Raises: as ``chain``."""
-        with answering():
+        with read_errors():
             read = self._reader.versions.history
             return [row for id in ids for row in projected(read(id, AsOf(tx=tx), corrections=True))]
 
     def text(self, ref: bytes) -> Content:
         """The content ``ref``. Raises: as ``operations``."""
-        with answering():
+        with read_errors():
             return self._reader.contents([ref.hex()])[ref.hex()]
 
     def kept(self, entities: frozenset[str]) -> frozenset[str]:
@@ -223,7 +223,7 @@ class Rows:
 
         Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``. Cost: reads every text that has parts.
         """
-        with answering():
+        with read_errors():
             found = {id for id in entities if self._is_kept(id)}
             query = "SELECT hash FROM content WHERE size>?"
             large = self._reader.connection.execute(query, (WHOLE_BYTES_MAX,)) if entities - found else ()
@@ -238,7 +238,7 @@ class Rows:
 
     def scan(self, prefix: str) -> list[Stored]:
         """Newest versions of the entities with ``prefix``. Raises: as ``chain``."""
-        with answering():
+        with read_errors():
             return all_stored(self._reader.versions.scan(prefix))
 
     # --- for a comparison ---
@@ -246,11 +246,11 @@ class Rows:
     def histories(self, after: int, limit: int) -> list[tuple[int, str, list[Version]]]:
         """Entities by number after ``after``: number, id, and all versions by time; none if the entity is only referred
         to. Raises: CtxdError ``corrupt``, ``store_failed``."""
-        with answering():
+        with read_errors():
             entities = self._reader.entity_ids(after, limit)
             return [(n, id, projected(self._reader.versions.history(id, corrections=True))) for n, id in entities]
 
     def unknown(self, ids: Sequence[str]) -> list[str]:
         """Those of ``ids`` that the journal never put. Raises: as ``histories``."""
-        with answering():
+        with read_errors():
             return [id for id in ids if not self._reader.versions.history(id, page=HistoryPage(limit=1))]

@@ -19,7 +19,7 @@ import msgspec
 from ctxd.failpoints import ARMED, hit
 from ctxd.fd_passing import PassedFile, send_with_file
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.in_flight_calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers, whole_reply
+from ctxd.rpc.in_flight_calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_replies, whole_reply
 from ctxd.rpc.listener_state import ListenerContext
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,
@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
             may_go_on = self._begin(answers, ends, calls_left)
             calls_left -= begun - len(self._items)
             if answers:
-                frames.append(encode_answers(answers, log=listener.log, bytes_max=listener.reply_bytes_max))
+                frames.append(encode_replies(answers, log=listener.log, bytes_max=listener.reply_bytes_max))
                 unsent += len(frames[-1])
             if not (self._items or self._block) or unsent >= _WRITE_BYTES or lines < cost or perf_counter() >= ends:
                 break
@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
                 answer = self._send_file(answer, answer.result)
             if answer is not None and self._transport is not None:
                 listener = self._listener
-                self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.reply_bytes_max))
+                self._transport.write(encode_replies([answer], log=listener.log, bytes_max=listener.reply_bytes_max))
             if reserved and self._calls is not None:
                 self._calls.budget.give(reserved)
         if self._items or self._block or self._draining or self._ending:

@@ -85,7 +85,7 @@ def _no_method(method: str) -> ErrorObject:
     return error_object("method_not_found", message, hint="hello lists its methods; the host's socket has all.")
 
 
-def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
+def encode_replies(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
     """Encode ``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
     if ARMED:
         hit("rpc.reply")
@@ -112,7 +112,7 @@ def whole_reply(answer: Reply, *, log: FilteringBoundLogger) -> Reply | Failure:
 def _encode_one(answer: Answer, log: FilteringBoundLogger) -> bytes:
     try:
         return encode(answer)
-    except Exception as exc:  # noqa: BLE001 - see encode_answers
+    except Exception as exc:  # noqa: BLE001 - see encode_replies
         assert not isinstance(answer, list), "a batch's members are encoded already"
         return encode(refuse(answer.id, error_of(exc, method="", log=log)))
 
@@ -169,7 +169,7 @@ class InFlight:
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
         self._undecided = 0
-        self.budget = ReplyBudget(listener.connection_reply_bytes, listener.answers)
+        self.budget = ReplyBudget(listener.connection_reply_bytes, listener.replies)
         self._quota = listener.quota
         self._succeeded = listener.shared.tally.succeeded
         self.caller = caller

@@ -77,8 +77,8 @@ def descriptors_for_connections() -> int:
 class SharedState:
     """State shared by all listeners of one loop, for fairness between them.
 
-    ``loop`` None: the running one. Close it last. ``tally`` counts calls by outcome. ``answers`` and
-    ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
+    ``loop`` None: the running one. Close it last. ``tally`` counts calls by outcome. ``replies`` and
+    ``sandbox_replies`` bound the bytes of all replies and of all sandboxes'.
     """
 
     def __init__(self, loop: EventLoop | None = None) -> None:
@@ -86,8 +86,8 @@ class SharedState:
         self.scheduler = RoundRobin(self.loop)
         self.reader = BlockReader()
         self.tally = CallCounter()
-        self.answers = ReplyBudget(TOTAL_BYTES)
-        self.sandbox_answers = ReplyBudget(SANDBOXES_BYTES, self.answers)
+        self.replies = ReplyBudget(TOTAL_BYTES)
+        self.sandbox_replies = ReplyBudget(SANDBOXES_BYTES, self.replies)
         # Each listener and connection takes a descriptor.
         self.listeners = 0
         self.connections = 0
@@ -160,12 +160,12 @@ class ListenerContext:
         self.tasks = tasks
         self.reader = shared.reader
         self.scheduler: RoundRobin | ConnectionGroup = shared.scheduler
-        self.answers = shared.answers
+        self.replies = shared.replies
         self.connection_reply_bytes = CONNECTION_BYTES
         self.reply_bytes_max = HOST_REPLY_BYTES_MAX
         if quota is not None:
             self.scheduler = ConnectionGroup(shared.scheduler, shared.loop, quota.delay_s)
-            self.answers = ReplyBudget(SANDBOX_BYTES, shared.sandbox_answers)
+            self.replies = ReplyBudget(SANDBOX_BYTES, shared.sandbox_replies)
             self.connection_reply_bytes = SANDBOX_BYTES
             self.reply_bytes_max = SANDBOX_REPLY_BYTES_MAX
         self.connections: set[OpenConnection] = set()

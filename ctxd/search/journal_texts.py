@@ -29,7 +29,7 @@ from ctxd.sessions.stored_session import read_head
 from ctxd.store import journal
 from ctxd.store.commit_index import fields_of
 from ctxd.store.purge import KIND as PURGE
-from ctxd.store.reads import Reader, answered
+from ctxd.store.reads import Reader, run_read
 from ctxd.worker_threads import yield_to_other_threads
 from ctxd_protocol.ids import session_object_id
 
@@ -76,7 +76,7 @@ class JournalTexts:
 
     def fits(self, seq: int, chain: bytes) -> bool:
         """True if journal row ``seq`` has the hash ``chain``. Raises: CtxdError of the store."""
-        return seq == 0 or answered(lambda: journal.chain_at(self._connection, seq)) == chain
+        return seq == 0 or run_read(lambda: journal.chain_at(self._connection, seq)) == chain
 
     def purges_after(self, seq: int) -> list[PurgedEntities]:
         """The purges in the rows after ``seq``. Cost: linear in the rows. Raises: CtxdError of the store."""
@@ -88,12 +88,12 @@ class JournalTexts:
             records = (journal.decode_body(row.body).purged for row in rows)
             return [PurgedEntities(record.ids, record.reclaims) for record in records if record is not None]
 
-        return answered(read)
+        return run_read(read)
 
     def batch(self, index: IndexFile, rows_max: int, bytes_max: int) -> IndexBatch | None:
         """The rows after the watermark of ``index``: at most ``rows_max``, up to the one with which their texts reach
         ``bytes_max`` bytes. None at the end of the journal. Raises: CtxdError of the store."""
-        return answered(lambda: self._batch(index, rows_max, bytes_max))
+        return run_read(lambda: self._batch(index, rows_max, bytes_max))
 
     def _batch(self, index: IndexFile, rows_max: int, bytes_max: int) -> IndexBatch | None:
         changes = _Changes(self, index)
@@ -111,7 +111,7 @@ class JournalTexts:
         """The change that removes purged texts of entities; it does not move the watermark."""
         changes = _Changes(self, index)
         for each in purged:
-            answered(partial(changes.purge, each))
+            run_read(partial(changes.purge, each))
         return changes.batch(index.seq, index.chain)
 
     def number(self, id: str) -> int:

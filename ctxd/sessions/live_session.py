@@ -379,11 +379,11 @@ class LiveSession:
             self.require_current()
         documents = list(puts)
         valid_times = {} if valid_time is None else dict.fromkeys([document.id for document in documents], valid_time)
-        index, speaks = self.state.index, False
+        index, adds_chat = self.state.index, False
         knows: dict[str, None] = {}
         for operation in delta:
             if isinstance(operation, AppendChat):
-                speaks = True
+                adds_chat = True
             elif isinstance(operation, ENTERING):
                 for id in operation.objects:
                     if id not in index:
@@ -394,7 +394,7 @@ class LiveSession:
                 delta = (snapshot(state), *delta)
             bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
             documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
-        changes_head = speaks or settings is not None or assembly is not None
+        changes_head = adds_chat or settings is not None or assembly is not None
         head = self._head_after(delta, settings, assembly, len(knows)) if changes_head else None
         if head is not None:
             documents.append(head_document(self.session, head))
@@ -413,7 +413,7 @@ class LiveSession:
         )
         pending = self.store.submit(write)
         call.submitted = True
-        self._apply_write(delta, head, pending, speaks=speaks)
+        self._apply_write(delta, head, pending, adds_chat=adds_chat)
         return pending
 
     def restate(
@@ -482,14 +482,14 @@ class LiveSession:
             outcome="not_applied",
         )
 
-    def _apply_write(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
+    def _apply_write(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, adds_chat: bool) -> None:
         """Apply the accepted write to this object."""
         if delta:
-            size = self._note_recent(self.state.segments, delta) if speaks else 0
+            size = self._note_recent(self.state.segments, delta) if adds_chat else 0
             apply(self.state, delta)
             self.seqs.append(pending.seq)
             # A delta is larger than its events. One without chat is small, or the bundle leaves it out.
-            self._run.append(None if size > LARGE_BYTES else kept_in_run(delta) if speaks else delta)
+            self._run.append(None if size > LARGE_BYTES else kept_in_run(delta) if adds_chat else delta)
             if len(self._run) == RUN:
                 self._run.clear()
         if head is not None:

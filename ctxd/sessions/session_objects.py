@@ -26,7 +26,7 @@ from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.session_loading import pages
 from ctxd.sessions.session_state import SessionState, replay_deltas
-from ctxd.sessions.stored_session import SessionDelta, marked, messages_of, speaks, text_size
+from ctxd.sessions.stored_session import SessionDelta, adds_chat, marked, messages_of, text_size
 from ctxd.store.version_store import VersionStore
 from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -82,7 +82,7 @@ async def version(
                 message = f"{id} has more than {size_max:,} characters"
                 raise CtxdError("too_large", message, hint="Read it page by page with session.chat.")
             newest = max(
-                [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))],
+                [newest, *(some for some in segments if not is_chat or adds_chat(some.document.payload))],
                 key=lambda stored: stored.tx,
             )
     if not is_chat:
@@ -121,7 +121,7 @@ async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage, *, 
         end = place + page.limit if page.ascending else place
         segments = [each async for run, _ in pages(store, lineage, first=first, end=end, as_of=at) for each in run]
         for segment in segments if page.ascending else reversed(segments):
-            if not is_chat or speaks(segment.document.payload):
+            if not is_chat or adds_chat(segment.document.payload):
                 # An import writes several segments at once: the last one is the version.
                 if page.ascending or segment.tx not in found:
                     found[segment.tx] = _row(segment)

@@ -264,7 +264,7 @@ def _unreadable(what: str, error: Exception) -> CtxdError:
     return CtxdError("corrupt", f"{what} cannot be read: {error}")
 
 
-def speaks(payload: dict[str, Any]) -> bool:
+def adds_chat(payload: dict[str, Any]) -> bool:
     """Return True if a segment's payload adds events to the chat."""
     return "m" in payload or "e" in payload or any(operation[0] == "chat" for operation in payload.get("ops", ()))
 

@@ -1,6 +1,14 @@
 """Prefetching of the texts of an import from their origin.
 
 Separate from the import of the rows: this knows only the order in which the texts are needed.
+"""
+
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from typing import Final
+
+from ctxd.objects.document import Content
+
+TEXTS_AHEAD: Final = 64
 """Initial number of texts fetched together. It bounds the memory of an import."""
 
 TEXTS_AHEAD_MAX: Final = 2_000

@@ -43,7 +43,7 @@ class RemoteSession:
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
         """See ``SessionSource.newest``."""
-        docs = await _answered(self._client.entities(ids, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
+        docs = await _requested(self._client.entities(ids, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         found: dict[str, Stored] = {}
         for id, doc in docs.items():
             stored = self._mine(doc, None)
@@ -60,16 +60,16 @@ class RemoteSession:
 
     async def _is_being_purged(self, id: str) -> bool:
         mark = purged_mark(id)["xt/id"]
-        return bool(await _answered(self._client.entities([mark], valid_time=xtdb_documents.FIXED_VALID_TIME)))
+        return bool(await _requested(self._client.entities([mark], valid_time=xtdb_documents.FIXED_VALID_TIME)))
 
     async def commits_of(self, session: str) -> list[str]:
         """See ``SessionSource.commits_of``."""
         asking = self._client.ids(COMMIT_PREFIX, session=session, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id)
-        return await _answered(asking)
+        return await _requested(asking)
 
     async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
         """See ``SessionSource.scan``."""
-        ids = await _answered(self._client.ids(prefix, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
+        ids = await _requested(self._client.ids(prefix, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         if first is None:
             found = await self.newest(ids)
             return [found[id] for id in sorted(found)]
@@ -85,7 +85,7 @@ class RemoteSession:
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""
-        rows = await _answered(self._client.history(id, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
+        rows = await _requested(self._client.history(id, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
@@ -96,7 +96,7 @@ class RemoteSession:
     async def _purged(self, id: str) -> list[Stored]:
         """Return the versions with which a purge replaced those of ``id``. One by another host has no time in this
         writer's journal: it counts as older than all others."""
-        rows = await _answered(self._client.history(id, valid_time=NEWEST_VALID_TIME))
+        rows = await _requested(self._client.history(id, valid_time=NEWEST_VALID_TIME))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
         anybody = [_stored(doc, at) for doc, at in found]
@@ -125,7 +125,7 @@ class RemoteSession:
         return found
 
     async def _texts(self, ids: Iterable[str]) -> dict[str, Doc]:
-        return await _answered(
+        return await _requested(
             self._client.entities(ids, valid_time=xtdb_documents.FIXED_VALID_TIME, tx_id=self._tx_id)
         )
 
@@ -139,9 +139,9 @@ class RemoteSession:
         return _stored(doc, valid_time)
 
 
-async def _answered(asking: Awaitable[T]) -> T:
+async def _requested(request: Awaitable[T]) -> T:
     try:
-        return await asking
+        return await request
     except XtdbFailure as error:
         message = f"the XTDB node does not give the rows of another host: {error}"
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error

@@ -18,7 +18,7 @@ from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation
-from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
+from ctxd.store.reads import KEY_INDEXES, Reader, read_errors, run_read
 from ctxd.store.write_types import NOT_CACHED, NotCached, StoredWrite
 from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.object_types import Receipt
@@ -206,7 +206,7 @@ class Batch:
     def read(self, reader: Reader) -> None:
         """Look everything up; blocks."""
         try:
-            with answering():
+            with read_errors():
                 self.heads, self.sizes = reader.heads(self.ids, LARGE_HEAD_BYTES)
                 self.operations = reader.operations(self.keys)
                 for receipt, refute in self.claims:
@@ -337,7 +337,7 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
     """
     lane = Lane("operations")
     try:
-        last = await lane.run(answered, reader.last_keys)
+        last = await lane.run(run_read, reader.last_keys)
         if max(last) > _KEYS_READ:
             await clock.sleep(limits.BLOOM_DELAY_S)
         for index in KEY_INDEXES:
@@ -345,7 +345,7 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
             for by_index in (False, True):
                 walk = reader.keys(index, last, _KEYS_READ, by_index=by_index)
                 total = 0
-                while keys := await lane.run(answered, lambda walk=walk: next(walk, ())):
+                while keys := await lane.run(run_read, lambda walk=walk: next(walk, ())):
                     total = (total + sum(map(hash, keys))) % 2**64
                     if not by_index:
                         bloom.add(text for text, _ in keys)

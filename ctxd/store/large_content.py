@@ -97,11 +97,11 @@ class LargeContent:
         Raises: CtxdError ``corrupt``, ``disk_full``. Cancel: waits for the disk.
         """
         self._health.require_readable()
-        return await self._answered(self._reading, lambda: work(self._artifacts))
+        return await self._read(self._reading, lambda: work(self._artifacts))
 
     async def hold_artifact(self, ref: str) -> Artifact:
         """Return a hold on an existing artifact. Raises: CtxdError ``artifact_not_found``. Cancel: as ``keep``."""
-        held = await self._answered(self._reading, lambda: self._artifacts.hold(ref))
+        held = await self._read(self._reading, lambda: self._artifacts.hold(ref))
         if held is None:
             raise CtxdError("artifact_not_found", f"there is no artifact {ref}", outcome="not_applied")
         return held
@@ -109,9 +109,9 @@ class LargeContent:
     async def repack_artifacts(self) -> int:
         """Rewrite packs that are mostly dead. Returns: the number of packs removed. Raises and cancel: as
         ``read_artifacts``."""
-        return await self._answered(self._collecting, self._artifacts.repack)
+        return await self._read(self._collecting, self._artifacts.repack)
 
-    async def _answered(self, lane: Lane, work: Callable[[], T]) -> T:
+    async def _read(self, lane: Lane, work: Callable[[], T]) -> T:
         def run() -> T:
             with sqlite_file.faults():
                 return work()

@@ -27,7 +27,7 @@ _HEADS_READ: Final = 500
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def read_errors() -> Iterator[None]:
     """Translate errors of a damaged or failing disk into ``CtxdError`` ``corrupt`` and ``store_failed``, and exhausted
     descriptors or memory into ``disk_full``."""
     try:
@@ -41,9 +41,9 @@ def answering() -> Iterator[None]:
         raise CtxdError("store_failed", f"the store cannot be read: {error}") from error
 
 
-def answered(function: Callable[[], T]) -> T:
-    """Call ``function`` under ``answering`` and return its result."""
-    with answering():
+def run_read(function: Callable[[], T]) -> T:
+    """Call ``function`` under ``read_errors`` and return its result."""
+    with read_errors():
         return function()
 
 
@@ -339,12 +339,12 @@ class EmbeddedReads:
 
     async def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first. Raises: as the reads."""
-        return await self.lane.run(answered, lambda: self.reader.valid_time(tx))
+        return await self.lane.run(run_read, lambda: self.reader.valid_time(tx))
 
     async def wrote_past(self, valid_time: int, after: int) -> int:
         """See ``SqliteBackend.wrote_past``. Raises: as the reads."""
         versions = self.reader.versions
-        return await self.lane.run(answered, lambda: versions.wrote_past(valid_time, after))
+        return await self.lane.run(run_read, lambda: versions.wrote_past(valid_time, after))
 
     async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
         """Refuse: the embedded tables have no query language. Raises: CtxdError ``unsupported``."""
@@ -361,7 +361,7 @@ class EmbeddedReads:
                 versions.require_versions({*ids}.difference(version.id for version in found))
             return found
 
-        return await self.lane.run(answered, read)
+        return await self.lane.run(run_read, read)
 
     async def history(
         self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
@@ -375,8 +375,8 @@ class EmbeddedReads:
                 versions.require_versions((id,))
             return found
 
-        return await self.lane.run(answered, read)
+        return await self.lane.run(run_read, read)
 
     async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL, *, size: int | None = None) -> list[Version]:
         """See ``SqliteBackend.scan``. Raises: as the reads."""
-        return await self.lane.run(answered, lambda: self.reader.versions.scan(prefix, at, page, size=size))
+        return await self.lane.run(run_read, lambda: self.reader.versions.scan(prefix, at, page, size=size))

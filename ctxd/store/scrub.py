@@ -11,7 +11,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.store.damage_checks import check, file_damage
 from ctxd.store.journal_followers import Follower
-from ctxd.store.reads import Reader, answered
+from ctxd.store.reads import Reader, run_read
 from ctxd.store.state_directory import StateDir
 from ctxd.worker_threads import Lane
 
@@ -47,7 +47,7 @@ class Scrub:
 
     async def _check_rows(self, follower: Follower, reader: Reader, lane: Lane) -> None:
         self.seq = follower.after
-        while (step := await lane.run(answered, lambda: check(reader, self.seq))).seq != self.seq:
+        while (step := await lane.run(run_read, lambda: check(reader, self.seq))).seq != self.seq:
             for sentence in step.damage:
                 self._damaged(sentence)
             follower.mark(step.seq)
@@ -55,10 +55,10 @@ class Scrub:
             await self._clock.sleep(step.size / limits.SCRUB_BYTES_PER_S)
 
     async def _check_files(self, reader: Reader, directory: StateDir, lane: Lane) -> None:
-        found = await lane.run(answered, lambda: file_damage(reader, directory))
+        found = await lane.run(run_read, lambda: file_damage(reader, directory))
         if found:
             # A commit may have written the witness meanwhile: only a difference that both checks find is damage.
             await self._clock.sleep(limits.WITNESS_S)
-            found &= await lane.run(answered, lambda: file_damage(reader, directory))
+            found &= await lane.run(run_read, lambda: file_damage(reader, directory))
         for sentence in sorted(found):
             self._damaged(sentence)

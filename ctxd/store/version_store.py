@@ -34,7 +34,7 @@ from ctxd.store.journal_followers import Follower, JournalGrowth
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
+from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, run_read
 from ctxd.store.scrub import Scrub
 from ctxd.store.write_types import (
     Change,
@@ -449,7 +449,7 @@ class VersionStore:
     async def _read(self, function: Callable[[], T]) -> T:
         """Call ``function`` on the reader's thread, once every write accepted so far is durable or has failed."""
         await self.wait_for_writes()
-        return await self._reading.run(answered, function)
+        return await self._reading.run(run_read, function)
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; None for ids without an entity.
@@ -579,12 +579,12 @@ class VersionStore:
     async def follow(self, name: str) -> Follower:
         """Return the journal follower ``name``, positioned after its last mark; a new one starts at the first row.
         Raises and cancel: as ``get``."""
-        after = await self._reading.run(answered, lambda: self._reader.follower_mark(name))
+        after = await self._reading.run(run_read, lambda: self._reader.follower_mark(name))
         return Follower(name, after, self._rows_after, self._growth.wait_beyond, self._keep_mark)
 
     async def _rows_after(self, after: int, limit: int) -> list[Row]:
         self._health.require_readable()
-        return await self._reading.run(answered, lambda: self._reader.rows_after(after, limit))
+        return await self._reading.run(run_read, lambda: self._reader.rows_after(after, limit))
 
     def _keep_mark(self, name: str, seq: int) -> None:
         self._journal_writer.marks[name] = seq

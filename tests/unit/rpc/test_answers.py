@@ -3,7 +3,7 @@
 import msgspec
 import structlog
 
-from ctxd.rpc.in_flight_calls import BATCH_BYTES_MAX, BatchAnswers, encode_answers
+from ctxd.rpc.in_flight_calls import BATCH_BYTES_MAX, BatchAnswers, encode_replies
 from ctxd_protocol.jsonrpc import Reply
 
 LOG = structlog.get_logger()
@@ -13,7 +13,7 @@ def answered(results: list[str]) -> tuple[bytes, list[dict]]:
     batch = BatchAnswers(len(results), LOG)
     *early, whole = [batch.add(Reply("2.0", number, result)) for number, result in enumerate(results)]
     assert early == [None] * (len(results) - 1)
-    frame = encode_answers([whole], log=LOG)
+    frame = encode_replies([whole], log=LOG)
     return frame, msgspec.json.decode(frame)
 
 
@@ -41,6 +41,6 @@ def test_a_result_that_cannot_be_encoded_costs_its_own_call_only() -> None:
     with structlog.testing.capture_logs():
         batch.add(Reply("2.0", 1, object()))
         whole = batch.add(Reply("2.0", 2, "fine"))
-    first, second = msgspec.json.decode(encode_answers([whole], log=LOG))
+    first, second = msgspec.json.decode(encode_replies([whole], log=LOG))
     assert first["error"]["data"]["code"] == "internal_error"
     assert second["result"] == "fine"

@@ -62,7 +62,7 @@ def test_a_sandbox_that_reads_nothing_holds_few_answers_and_gets_all_of_them_onc
         for _, transport in peers:
             answered = [json.loads(line)["id"] for line in transport.written.splitlines()]
             assert answered == list(range(CALLS))
-        assert edge.listener.answers.held == shared.answers.held == 0
+        assert edge.listener.replies.held == shared.replies.held == 0
 
 
 def test_a_connection_that_ends_gives_its_bytes_back_and_lets_others_go_on():
@@ -92,7 +92,7 @@ def test_sandboxes_together_hold_no_more_than_their_bound_and_the_host_has_its_o
             transport.stalled = True
             connection.data_received(asking())
     shared.loop.turns()
-    assert shared.sandbox_answers.held <= SANDBOXES_BYTES
+    assert shared.sandbox_replies.held <= SANDBOXES_BYTES
     with Edge(handlers, loop=shared.loop, shared=shared) as host:
         connection, transport = host.connect()
         connection.data_received(frame("context.show", {"session": "host"}))
