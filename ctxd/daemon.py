@@ -64,7 +64,7 @@ from ctxd.rpc.handlers import sessions as session_methods
 from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState
 from ctxd.rpc.socket_binding import listening
 from ctxd.rpc.socket_server import Server
-from ctxd.rpc.wire_errors import catch_strays
+from ctxd.rpc.wire_errors import log_uncaught_exceptions
 from ctxd.sandboxes import sandbox_methods
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
@@ -165,7 +165,7 @@ class Daemon:
         Raises: StateDirError if it cannot start, StoreFailed when the disk has failed. Cancel: ends without a drain.
         """
         options, clock, log = self._options, self._clock, self._log
-        catch_strays(log)
+        log_uncaught_exceptions(log)
         async with AsyncExitStack() as running:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             store = VersionStore(options.state_dir, clock)

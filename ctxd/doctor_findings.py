@@ -17,7 +17,7 @@ _MARKS: Final[dict[Verdict, tuple[str, Colour]]] = {"ok": ("✓", "green"), "war
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Result of one check: its name, the verdict, what was found, and the fix; no fix is needed when it is ok."""
+    """Result of one check: its name, the verdict, the details, and the fix; no fix is needed when it is ok."""
 
     name: str
     verdict: Verdict

@@ -102,7 +102,7 @@ class AppendWindow:
     """Window of one session. ``take`` adds a batch; the assembler and the reader of records set the fields of requests.
 
     ``base``: number of the assembly that began it, 0 for an empty one. ``renderer``: format version of all its
-    requests, kept so that an upgrade changes no byte of what was sent; the next window gets the newest. ``refs`` and
+    requests, kept so that an upgrade changes no byte of sent requests; the next window gets the newest. ``refs`` and
     ``items`` are parallel, as a reference may have several items. ``names``: ids of calls in the window, by the call's
     own id and by that of its object. ``facts``: by the id in the window. ``noted``: objects of which something was
     shown; ``pool``: those still in the metadata pool; ``active``: the active files among them. ``place``: the first

@@ -18,9 +18,9 @@ _DEADLINE_S: Final = 10.0
 def mcp(run: Invocation, session: str | None) -> None:
     """Serve the Model Context Protocol to a harness.
 
-    It uses standard input and output. Its tools let a model list, activate, deactivate and pin what is in its context,
-    commit it, and search earlier text; its resources are ctx://object/ID and ctx://commit/ID. It uses the ctxd session
-    that captures the harness's session, else the default session. It needs the extra "mcp".
+    It uses standard input and output. Its tools let a model list, activate, deactivate and pin the objects of its
+    context, commit it, and search earlier text; its resources are ctx://object/ID and ctx://commit/ID. It uses the
+    ctxd session that captures the harness's session, else the default session. It needs the extra "mcp".
     """
     try:
         from ctxd.cli.mcp_server import serve

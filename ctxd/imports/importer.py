@@ -189,7 +189,7 @@ class TranscriptImport:
 
     async def _ensure_imported(self, path: str) -> PlannedSource | None:
         """Return the plan of a source, imported if necessary; None if it cannot be read, or if its own import needs
-        the source that asks for it."""
+        the requesting source."""
         if not await self._busy.is_free(path):
             return None
         if path in self._plans:

@@ -30,7 +30,7 @@ from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.generated_ids import file_id, observed
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
-from ctxd.secrets.redaction import Guard, fleeting_guard
+from ctxd.secrets.redaction import Guard, ephemeral_guard
 from ctxd.sources.host_files import HostFiles
 from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapter
 from ctxd.store.version_store import VersionStore
@@ -106,7 +106,7 @@ class Indexer:
         self.files = files
         self.sources: SourceAdapter[Any] = files
         self.visibility = HostVisibility(files, Devices(host_filesystem, host_devices))
-        self.freshener = Freshener(versions, self.sources, self.visibility, guard or fleeting_guard())
+        self.freshener = Freshener(versions, self.sources, self.visibility, guard or ephemeral_guard())
         self._stats = self.freshener.stats
         self._builder = self.freshener.builder
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from ctxd.secrets.redaction import fleeting_guard
+from ctxd.secrets.redaction import ephemeral_guard
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -107,7 +107,7 @@ def open_log(
                     if chosen == "json"
                     else [structlog.dev.ConsoleRenderer(colors=target.isatty(), exception_formatter=_as_text)]
                 ),
-                _redacting(redact or fleeting_guard().redacted),
+                _redacting(redact or ephemeral_guard().redacted),
                 *([_prioritised] if is_journal(target, os.environ) else []),
             ],
             # No filter in the class, which is fixed: the threshold, which may change, filters.

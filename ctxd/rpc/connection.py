@@ -259,11 +259,11 @@ class Connection(asyncio.Protocol):
                 cost = self._read(now)
                 lines -= cost
             begun = len(self._items)
-            answers: list[Any] = []
-            may_go_on = self._begin(answers, ends, calls_left)
+            replies: list[Any] = []
+            may_go_on = self._begin(replies, ends, calls_left)
             calls_left -= begun - len(self._items)
-            if answers:
-                frames.append(encode_replies(answers, log=listener.log, bytes_max=listener.reply_bytes_max))
+            if replies:
+                frames.append(encode_replies(replies, log=listener.log, bytes_max=listener.reply_bytes_max))
                 unsent += len(frames[-1])
             if not (self._items or self._block) or unsent >= _WRITE_BYTES or lines < cost or perf_counter() >= ends:
                 break
@@ -342,8 +342,8 @@ class Connection(asyncio.Protocol):
             listener.quota.spend(cost)
         return cost
 
-    def _begin(self, answers: list[Any], ends: float, calls_max: int) -> bool:
-        """Start at most ``calls_max`` items until ``ends``, and add immediate replies to ``answers``. Returns: False if
+    def _begin(self, replies: list[Any], ends: float, calls_max: int) -> bool:
+        """Start at most ``calls_max`` items until ``ends``, and add immediate replies to ``replies``. Returns: False if
         more may be started only after something has ended. A task must be idle."""
         assert self._calls is not None, "work comes after the connection was admitted"
         calls, tasks, open_calls = self._calls, self._listener.tasks, self._open
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
                     if batch is not None:
                         answer = calls.add(batch, None if type(request) is Stray else request)
                     if answer is not None:
-                        answers.append(answer)
+                        replies.append(answer)
                     continue
                 entry = entry_of(request.method)
                 if entry is not None and entry.is_metered and not calls.admit_or_wait(entry, self._go_on):
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol):
                     return False
                 answer = begin(request, entry) if batch is None else calls.begin_member(request, entry, batch)
                 if answer is not None:
-                    answers.append(answer)
+                    replies.append(answer)
                 elif len(open_calls) >= in_flight_max or not tasks.idle:
                     break
                 # Encode a large reply before building the next one. A look-up hardly takes longer than the clock.

@@ -85,18 +85,18 @@ def _no_method(method: str) -> ErrorObject:
     return error_object("method_not_found", message, hint="hello lists its methods; the host's socket has all.")
 
 
-def encode_replies(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
-    """Encode ``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
+def encode_replies(replies: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
+    """Encode ``replies`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
     if ARMED:
         hit("rpc.reply")
     try:
-        frames = encode_all(answers)
+        frames = encode_all(replies)
     except Exception:  # noqa: BLE001 - a result that cannot be encoded fails its own call only
-        frames = b"".join(_encode_one(answer, log) for answer in answers)
+        frames = b"".join(_encode_one(answer, log) for answer in replies)
     if bytes_max is None or len(frames) <= bytes_max:
         return frames
     del frames
-    return b"".join(_encode_short(answer, log, bytes_max) for answer in answers)
+    return b"".join(_encode_short(answer, log, bytes_max) for answer in replies)
 
 
 def whole_reply(answer: Reply, *, log: FilteringBoundLogger) -> Reply | Failure:

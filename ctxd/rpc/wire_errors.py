@@ -40,7 +40,7 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
     return error_object("internal_error", "the daemon failed to carry out the call", hint=hint)
 
 
-def catch_strays(log: FilteringBoundLogger) -> None:
+def log_uncaught_exceptions(log: FilteringBoundLogger) -> None:
     """Log uncaught exceptions by type and location; the loop's own message would quote content."""
 
     def log_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ class Guard:
         return Capture(self, "redact").text(text)
 
 
-def fleeting_guard() -> Guard:
+def ephemeral_guard() -> Guard:
     """A guard with the built-in rules and a random key, for uses where no tag outlives the process."""
     return Guard(built_in_scanner(), os.urandom(KEY_BYTES))
 

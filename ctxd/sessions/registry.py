@@ -17,7 +17,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.objects.generated_ids import names_commit
-from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
+from ctxd.secrets.redaction import Capture, Guard, ephemeral_guard
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.sandbox_file_visibility import Visibility
@@ -68,7 +68,7 @@ class Sessions:
         """``indexer`` confirms versions for sandboxes, see ``Visibility``. ``projects`` finds the project of a
         directory; without it, sessions have none."""
         self.store = store
-        self.guard = guard or fleeting_guard()
+        self.guard = guard or ephemeral_guard()
         self.visibility = Visibility(store, indexer)
         self.catalog = Catalog()
         self.host_filesystem_id = host_filesystem_id

@@ -109,7 +109,7 @@ class TrackedFiles:
     def __init__(self) -> None:
         self.files: dict[str, TrackedFile] = {}
         self.directories: dict[str, Directory] = {}
-        self.astray: dict[str, None] = {}
+        self.unwatched: dict[str, None] = {}
         """Directories that are not watched by the system."""
         self.indirect: dict[str, None] = {}
         """Files whose name is a symlink."""
@@ -183,7 +183,7 @@ class TrackedFiles:
             kept = self.directories.get(directory)
             if kept is None:
                 kept = self.directories[directory] = Directory()
-                self.astray[directory] = None
+                self.unwatched[directory] = None
                 added.append(directory)
             kept.names.setdefault(name, {})[key] = None
         emptied = [directory for place in before if place not in file.places for directory in self._leave(key, place)]
@@ -200,7 +200,7 @@ class TrackedFiles:
         if kept.names:
             return []
         del self.directories[directory]
-        self.astray.pop(directory, None)
+        self.unwatched.pop(directory, None)
         return [directory]
 
     def keys_at(self, directory: str, name: str) -> Iterable[str]:
@@ -232,9 +232,9 @@ class TrackedFiles:
         changed = kept.mode != mode
         kept.mode, kept.reason = mode, reason
         if mode == "watched":
-            self.astray.pop(directory, None)
+            self.unwatched.pop(directory, None)
         else:
-            self.astray[directory] = None
+            self.unwatched[directory] = None
         for key in kept.keys:
             self._settle(self.files[key], now_ms)
         return changed

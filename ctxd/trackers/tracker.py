@@ -191,7 +191,7 @@ class FileTrackers:
         self._held: dict[str, float] = {}
         self._debouncer = Debouncer()
         self._fresh: dict[str, None] = {}
-        self._stirred = anyio.Event()
+        self._due_changed = anyio.Event()
         self._asked = anyio.Event()
         self._settled = anyio.Event()
         self._sweep_due = anyio.Event()
@@ -288,7 +288,7 @@ class FileTrackers:
                     self._debouncer.again(self.tracked.files, now)
                     self._sweep_due.set()
         if events:
-            self._stirred.set()
+            self._due_changed.set()
 
     def _note_lost(self, directory: str, reason: str, now: float) -> None:
         self._modes.note_lost(directory, reason)
@@ -367,7 +367,7 @@ class FileTrackers:
     def _again(self, keys: Sequence[str]) -> None:
         if keys:
             self._debouncer.again([key for key in keys if key in self.tracked.files], self._clock.monotonic())
-            self._stirred.set()
+            self._due_changed.set()
 
     async def _look(self, paths: Sequence[str]) -> list[PathEntry]:
         entries = await entries_at(self._lookups, paths, self._confinement, self._mounted)
@@ -413,9 +413,9 @@ class FileTrackers:
             wait_s = None if at is None else at - self._clock.monotonic()
             if wait_s is not None and wait_s <= 0:
                 return
-            self._stirred = anyio.Event()
+            self._due_changed = anyio.Event()
             with anyio.move_on_after(wait_s):
-                await self._stirred.wait()
+                await self._due_changed.wait()
 
     # --- periodic checks ---
 
@@ -439,14 +439,14 @@ class FileTrackers:
         async with self._watching:
             moved = await self._modes.drop_moved_directories()
             self._process([WatchLost(directory, why) for directory, why in moved.items()])
-            if astray := list(self.tracked.astray):
-                returned = await self._modes.watch(astray)
+            if unwatched := list(self.tracked.unwatched):
+                returned = await self._modes.watch(unwatched)
                 now = self._clock.monotonic()
                 for directory in returned:
                     if (kept := self.tracked.directories.get(directory)) is not None:
                         for key in kept.keys:
                             self._debouncer.note(key, "written", now)
-                self._stirred.set()
+                self._due_changed.set()
             await self._find_mounted()
             # A symlink in a path may lead elsewhere now, and a filesystem that hung may respond again.
             if due := self.tracked.indirect | self._hung_alone():

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from ctxd.observe.logs import open_log
-from ctxd.rpc.wire_errors import catch_strays
+from ctxd.rpc.wire_errors import log_uncaught_exceptions
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
 from tests.fakes.service_manager import ServiceManager, service_manager
@@ -102,7 +102,7 @@ def test_what_a_bug_says_of_itself_is_not_logged_but_where_it_is(format: Any) ->
 @pytest.mark.requirement("SVC-9")
 async def test_what_no_call_catches_is_logged_without_what_it_was_about(anyio_backend: str) -> None:
     stream = StringIO()
-    catch_strays(open_log(format="json", stream=stream))
+    log_uncaught_exceptions(open_log(format="json", stream=stream))
 
     def handles(data: str) -> None:
         raise ValueError(data)

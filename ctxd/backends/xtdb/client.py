@@ -88,7 +88,7 @@ class XtdbClient:
         self.breaker = Breaker(clock or SystemClock())
         self._http = HttpConnections(url)
         self._awaiter = Awaiter(self._await)
-        self._readers = Lane("xtdb.answers")
+        self._readers = Lane("xtdb.replies")
 
     async def __aenter__(self) -> "XtdbClient":
         await self._http.__aenter__()

@@ -177,10 +177,10 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     lines = open_envelope(output)
     shut = refused(lines)
     findings, walk = _walked(script, start, shut)
-    told = _reported_directory(walk, start, lines)
-    if told is not None:
-        findings, walk = _walked(script, told, shut)
-        start = told
+    reported = _reported_directory(walk, start, lines)
+    if reported is not None:
+        findings, walk = _walked(script, reported, shut)
+        start = reported
     findings.deny(walk.cwd or start, complaints(lines))
     for printed in walk.printed:
         if printed.cwd != walk.cwd:
@@ -214,8 +214,8 @@ def _reported_directory(walk: Walk, start: str | None, lines: list[str]) -> str 
         return None
     if not lines or not lines[0].startswith("/"):
         return None
-    told = directory(None, lines[0])
-    return told if told != start else None
+    reported = directory(None, lines[0])
+    return reported if reported != start else None
 
 
 def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> None:

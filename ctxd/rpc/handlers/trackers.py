@@ -53,14 +53,14 @@ def watching_of(tracking: Tracking | None) -> Watching:
         return Watching(watcher=None)
     trackers = tracking.trackers
     tracked = trackers.tracked
-    astray = [tracked.directories[directory].mode for directory in tracked.astray]
+    unwatched = [tracked.directories[directory].mode for directory in tracked.unwatched]
     return Watching(
         watcher=trackers.watcher.kind,
         files=len(tracked.files),
         directories=len(tracked.directories),
         watches=trackers.watches,
-        polled=astray.count("polled"),
-        away=astray.count("away"),
+        polled=unwatched.count("polled"),
+        away=unwatched.count("away"),
         overflows=trackers.overflows,
         refused=trackers.refused,
         events=trackers.events,

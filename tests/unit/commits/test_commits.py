@@ -23,7 +23,7 @@ from ctxd.objects.commit_document import entity_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
-from ctxd.secrets.redaction import Capture, fleeting_guard
+from ctxd.secrets.redaction import Capture, ephemeral_guard
 from ctxd.store import commit_index
 from ctxd.store.backup import backup, restore
 from ctxd.store.commit_index import CommitFilter
@@ -331,7 +331,7 @@ KEY = b"AKIAIOSFODNN7EXAMPLQ"
 
 
 def redacted(content: bytes) -> bytes:
-    found = captured(Capture(fleeting_guard(), "redact"), "events-v1", content)
+    found = captured(Capture(ephemeral_guard(), "redact"), "events-v1", content)
     assert isinstance(found, bytes)
     return found
 

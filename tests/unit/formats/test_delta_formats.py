@@ -14,7 +14,7 @@ from ctxd.formats.cbor_array_secrets import captured_array
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import Delta, Materialization
-from ctxd.secrets.redaction import Capture, fleeting_guard
+from ctxd.secrets.redaction import Capture, ephemeral_guard
 from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import (
     Attachment,
@@ -287,7 +287,7 @@ def test_references_within_an_item_are_refused(format, content):
     with pytest.raises(UnreadableDelta, match="CBOR references"):
         count(format, content)
     with pytest.raises(UnreadableDelta, match="CBOR references"):
-        captured_array(Capture(fleeting_guard(), "redact"), content)
+        captured_array(Capture(ephemeral_guard(), "redact"), content)
 
 
 @pytest.mark.requirement("FMT-7")
@@ -304,7 +304,7 @@ def test_tagged_and_simple_values_stay_as_they_are_and_have_a_form_in_json(item)
     assert encoded(found) == content[1:]
     (message,) = messages_of([PromptEvent(text="hi")])
     delta = joined([encoded({**message, "Content": [*message["Content"], {"Odd": found}]})])
-    assert captured_array(Capture(fleeting_guard(), "redact"), delta) == delta
+    assert captured_array(Capture(ephemeral_guard(), "redact"), delta) == delta
     deltas = [Delta("bureau-agent-v1", lambda: content, 0, 0), Delta("bureau-agent-v1", lambda: delta, 1, 1)]
     for wanted in ("events-v1", "bureau-agent-v1", "claude-code-v1", "narrative-v1", "raw-v1"):
         assert b"hi" in b"".join(Materialization(deltas, wanted).chunks()) or wanted == "raw-v1"
@@ -316,13 +316,13 @@ def test_secrets_in_sets_expressions_and_byte_strings_of_json_are_redacted_and_n
     for value in (
         CBORTag(258, [token]), CBORTag(35, token), f'{{"a":"{token}","a":"x"}}'.encode(), CBORTag(36, token),
     ):  # fmt: skip
-        kept = captured_array(Capture(fleeting_guard(), "redact"), joined([encoded({"type": "odd", "x": value})]))
+        kept = captured_array(Capture(ephemeral_guard(), "redact"), joined([encoded({"type": "odd", "x": value})]))
         assert token.encode() not in kept
         assert len(list(items(kept))) == 1
     twice = bytes.fromhex("81a2616101616102")
     assert list(items(twice)) == [{"a": 2}]
     with pytest.raises(UnreadableDelta, match="cannot be read"):
-        captured_array(Capture(fleeting_guard(), "redact"), twice)
+        captured_array(Capture(ephemeral_guard(), "redact"), twice)
 
 
 @pytest.mark.requirement("FMT-1")

@@ -24,7 +24,7 @@ def test_a_directory_is_needed_from_its_first_file_to_its_last_however_many_sess
     assert tracked.release("s2") == []
     assert tracked.release("s3") == ["a"]
     assert tracked.forget("a") == ["/d"]
-    assert (tracked.files, tracked.directories, tracked.astray) == ({}, {}, {})
+    assert (tracked.files, tracked.directories, tracked.unwatched) == ({}, {}, {})
 
 
 def test_a_change_is_of_every_file_that_shows_at_its_place() -> None:
