@@ -81,7 +81,7 @@ class Tracking:
         self._wanted: dict[str, dict[str, bool]] = {}
         self._leasing: str | None = None
         """The session whose files are being leased, unless it was let go meanwhile."""
-        self._asked = anyio.Event()
+        self._lease_due = anyio.Event()
         self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
         # Writes of all types: a session may write a file alone, when it edits one that it knows, and is then busy too.
         self._store.on_durable(self._note_durable)
@@ -136,7 +136,7 @@ class Tracking:
     def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
         wanted = dict.fromkeys(ids, known)
         self._wanted[session] = wanted | self._wanted.get(session, {})
-        self._asked.set()
+        self._lease_due.set()
 
     def _let_go(self, session: str) -> None:
         self._wanted.pop(session, None)
@@ -146,8 +146,8 @@ class Tracking:
 
     async def _lease(self) -> None:
         while True:
-            await self._asked.wait()
-            self._asked = anyio.Event()
+            await self._lease_due.wait()
+            self._lease_due = anyio.Event()
             while self._wanted:
                 self._leasing = next(iter(self._wanted))
                 await self._lease_files(self._leasing, self._wanted.pop(self._leasing))

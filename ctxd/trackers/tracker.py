@@ -192,7 +192,7 @@ class FileTrackers:
         self._debouncer = Debouncer()
         self._fresh: dict[str, None] = {}
         self._due_changed = anyio.Event()
-        self._asked = anyio.Event()
+        self._work_due = anyio.Event()
         self._settled = anyio.Event()
         self._sweep_due = anyio.Event()
         self._watching = anyio.Lock()
@@ -218,7 +218,7 @@ class FileTrackers:
                 self._fresh[key] = None
         self.renew(session)
         if self._fresh:
-            self._asked.set()
+            self._work_due.set()
 
     def renew(self, session: str) -> None:
         """Extend the leases of ``session``, because it is active."""
@@ -228,7 +228,7 @@ class FileTrackers:
         """End all leases of ``session``."""
         for key in self.tracked.release(session):
             self._forget(key)
-        self._asked.set()
+        self._work_due.set()
 
     def _forget(self, key: str) -> None:
         self._fresh.pop(key, None)
@@ -260,7 +260,7 @@ class FileTrackers:
         if self.tracked.directories:
             self._sweep_due.set()
         if self._fresh or self._modes.emptied:
-            self._asked.set()
+            self._work_due.set()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.watcher.run, self._process)
             await tasks.start(self._modes.polling.run, self._process)
@@ -302,10 +302,10 @@ class FileTrackers:
     async def _attach(self) -> None:
         attached_at = -GATHER_S
         while True:
-            await self._asked.wait()
+            await self._work_due.wait()
             if (early_s := attached_at + GATHER_S - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early_s)
-            self._asked = anyio.Event()
+            self._work_due = anyio.Event()
             async with self._watching:
                 await self._modes.give_up()
                 fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
@@ -318,7 +318,7 @@ class FileTrackers:
             attached_at = -GATHER_S if len(fresh) == BATCH else self._clock.monotonic()
             if self._fresh or self._modes.emptied:
                 # Gather files leased meanwhile too, or each file of a steady stream would be attached alone.
-                self._asked.set()
+                self._work_due.set()
             self._settled.set()
             self._settled = anyio.Event()
 
@@ -346,7 +346,7 @@ class FileTrackers:
             await self._modes.poll(linked)
         self._again(again)
         if self._modes.emptied:
-            self._asked.set()
+            self._work_due.set()
 
     def _is_moved(self, file: TrackedFile, entry: PathEntry) -> bool:
         """True if the places of ``file`` changed. After a lookup that timed out, it keeps its places if it has any."""

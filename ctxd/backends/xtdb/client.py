@@ -140,7 +140,7 @@ class XtdbClient:
         if not await self._awaiter.wait_until_completed(tx_id, timeout_s=timeout_s):
             raise Unknown(f"transaction {tx_id} is not indexed after {timeout_s:g} s", kind="timeout")
         try:
-            return await self._ask("tx-committed", {"tx-id": tx_id}, messages.to_committed)
+            return await self._request("tx-committed", {"tx-id": tx_id}, messages.to_committed)
         except Behind as error:
             self._awaiter.forget()
             raise Unknown(f"the node has lost transaction {tx_id}: {error.message}", kind=error.kind) from error
@@ -187,14 +187,14 @@ class XtdbClient:
         found: dict[str, T] = {}
         slots = anyio.Semaphore(BULK_AT_ONCE)
 
-        async def ask(chunk: list[str]) -> None:
+        async def request(chunk: list[str]) -> None:
             async with slots:
                 found.update(await query_for(chunk))
 
         try:
             async with anyio.create_task_group() as group:
                 for first in range(0, len(wanted), BULK_IDS):
-                    group.start_soon(ask, wanted[first : first + BULK_IDS])
+                    group.start_soon(request, wanted[first : first + BULK_IDS])
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return found
@@ -309,7 +309,7 @@ class XtdbClient:
             answer = await self._http.request("query", parameters, body=body, timeout_s=self._answer_s)
             return await self._read(answer, read)
 
-    async def _ask(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T]) -> T:
+    async def _request(self, path: str, parameters: dict[str, Any], read: Callable[[Any], T]) -> T:
         with self.breaker.request():
             answer = await self._http.request(path, parameters, timeout_s=self._answer_s)
             return await self._read(answer, read)
@@ -374,9 +374,9 @@ class Awaiter:
     transaction.
     """
 
-    def __init__(self, ask: Callable[[int, float], Awaitable[int | None]]) -> None:
-        """``ask(tx_id, timeout_s)`` returns the latest completed transaction, at the latest after ``timeout_s``."""
-        self._ask = ask
+    def __init__(self, request: Callable[[int, float], Awaitable[int | None]]) -> None:
+        """``request(tx_id, timeout_s)`` returns the latest completed transaction, at the latest after ``timeout_s``."""
+        self._request = request
         self._wanted: Counter[int] = Counter()
         self._turn: anyio.Event | None = None
         self.completed = -1
@@ -392,7 +392,7 @@ class Awaiter:
     async def wait_until_completed(self, tx_id: int, *, timeout_s: float) -> bool:
         """Wait until the node has completed ``tx_id``. Returns: False if that takes longer than ``timeout_s``.
 
-        Raises: the errors of ``ask``, in the task that sent the request; other tasks send another one. Cancel: safe.
+        Raises: the errors of ``request``, in the task that sent it; other tasks send another one. Cancel: safe.
         """
         if tx_id <= self.completed:
             return True
@@ -413,7 +413,7 @@ class Awaiter:
     async def _lead(self, lap_s: float) -> None:
         turn = self._turn = anyio.Event()
         try:
-            completed = await self._ask(max(self._wanted), lap_s)
+            completed = await self._request(max(self._wanted), lap_s)
             if completed is not None:
                 self.note(completed)
         finally:

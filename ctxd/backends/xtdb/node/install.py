@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config, start
+from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config, request, start
 from ctxd.backends.xtdb.node.node_layout import (
     PROGRAM,
     Installation,
@@ -245,7 +245,7 @@ def _make_archive(installation: Installation, say: Say, environ: Mapping[str, st
         with start(arguments, environ, log=Path(folder, "log"), ready_s=_START_S_MAX) as process:
             try:
                 for operation, body, parameters in _EXERCISE:
-                    ask(launch.url, operation, parameters, body=body)
+                    request(launch.url, operation, parameters, body=body)
                 process.terminate()
                 process.wait(_STOP_S_MAX)
             finally:

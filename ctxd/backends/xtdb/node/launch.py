@@ -36,7 +36,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(
+def request(
     url: str,
     operation: str,
     parameters: Mapping[str, object] | None = None,

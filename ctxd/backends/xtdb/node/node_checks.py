@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ctxd.backends.xtdb.messages import strip_namespaces
 from ctxd.backends.xtdb.node.install import check_jars
-from ctxd.backends.xtdb.node.launch import ask
+from ctxd.backends.xtdb.node.launch import request
 from ctxd.backends.xtdb.node.node_layout import Installation, NodeFailure, find_java, listed_jars
 from ctxd.doctor_findings import Finding, fail, ok, warn
 
@@ -65,7 +65,7 @@ def _node(url: str) -> Iterator[Finding]:
             "restrict access: any program that can reach a node can read and write everything",
         )
     try:
-        status, reply = ask(url, "status")
+        status, reply = request(url, "status")
         facts = strip_namespaces(reply)
     except (NodeFailure, ValueError) as error:
         remedy = error.remedy if isinstance(error, NodeFailure) else "correct store.url: no XTDB node responds there"
@@ -134,7 +134,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _lag(url: str) -> Finding:
-    status, _ = ask(url, "sync", {"timeout": _LAG_WAIT_MS}, timeout_s=_LAG_WAIT_MS / 1000 + 10)
+    status, _ = request(url, "sync", {"timeout": _LAG_WAIT_MS}, timeout_s=_LAG_WAIT_MS / 1000 + 10)
     if status == 200:
         return ok("lag", "everything in the log is indexed")
     ids = [_tx_id(url, which) for which in ("latest-submitted-tx", "latest-completed-tx")]
@@ -146,5 +146,5 @@ def _lag(url: str) -> Finding:
 
 
 def _tx_id(url: str, which: str) -> object:
-    status, reply = ask(url, which)
+    status, reply = request(url, which)
     return strip_namespaces(reply).get("tx-id") if status == 200 else None

@@ -175,12 +175,12 @@ def find_maven(environ: Mapping[str, str]) -> Path:
 
 def _output_of(path: Path, flag: str, remedy: str) -> str:
     try:
-        asked = subprocess.run(
+        run = subprocess.run(
             [path, flag], capture_output=True, text=True, errors="replace", timeout=_ANSWER_S_MAX, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NodeFailure(f"{path} does not run: {error}", remedy=remedy, exit_code=EXIT_MISSING) from error
-    return asked.stderr + asked.stdout
+    return run.stderr + run.stdout
 
 
 def _major(version: str) -> int:
