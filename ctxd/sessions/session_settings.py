@@ -105,8 +105,8 @@ _HARNESS_LABELS: Final = frozenset(
 
 
 def continued(settings: SessionSettings) -> SessionSettings:
-    """Return the settings of a session that continues one with ``settings``. It is not the harness's own session:
-    it keeps only the title and the first prompt of what the harness recorded, not the labels that identify that."""
+    """Return the settings of a session that continues one with ``settings``. Of the harness's metadata, it keeps only
+    the title and the first prompt, not the harness's labels."""
     labels = {name: value for name, value in settings.labels.items() if name not in _HARNESS_LABELS}
     recorded = settings.recorded
     if recorded is not None:
