@@ -36,7 +36,7 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_copy import SessionSource, apply_remote_purges, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
-from ctxd.store.write_types import Landed
+from ctxd.store.write_types import DurableWrites
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.session_types import SessionStatus, SessionSummary, SharingHost
 
@@ -470,8 +470,8 @@ class SessionOwnership:
             if after == owner or await self._log.step(session, owner, after):
                 self._ownership.learn(session, after)
 
-    def _note_written(self, landed: Landed) -> None:
-        for write, pending in landed:
+    def _note_written(self, writes: DurableWrites) -> None:
+        for write, pending in writes:
             if write.session is not None:
                 self._to_tidy[write.session] = pending.seq
 
