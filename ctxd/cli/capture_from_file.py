@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ctxd.capture.event_import_plan import PlannedCommit, TranscriptChains
 from ctxd.capture.stream_checkpoints import Trigger
+from ctxd.capture.transcript_chains import PlannedCommit, TranscriptChains
 from ctxd.cli.commit_delivery import Chain, queued_commit
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened

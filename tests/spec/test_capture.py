@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.capture.event_import_plan import TranscriptChains
+from ctxd.capture.transcript_chains import TranscriptChains
 from ctxd.cli.capture_from_file import _committed
 from ctxd.cli.commit_delivery import Chain
 from ctxd.clock import SystemClock

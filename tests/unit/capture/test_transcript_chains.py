@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.capture.event_import_plan import TranscriptChains
+from ctxd.capture.transcript_chains import TranscriptChains
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import (
