@@ -19,7 +19,7 @@ from ctxd.objects.document import AsOf, Content, HistoryPage, Stored
 from ctxd.store import journal
 from ctxd.store.journal import read_versions
 from ctxd.store.purge import KIND as PURGE
-from ctxd.store.reads import Reader, all_stored, read_errors
+from ctxd.store.version_reads import Reader, all_stored, read_errors
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024

@@ -47,7 +47,7 @@ from ctxd.projection.progress import (
     save_watermark,
 )
 from ctxd.projection.read_routing import NodeReads
-from ctxd.store.reads import AsOfReads, EmbeddedReads
+from ctxd.store.version_reads import AsOfReads, EmbeddedReads
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import Lane, NoThread, in_thread

@@ -22,7 +22,7 @@ from ctxd.projection.ownership_checks import Fences
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.projection.query_bounds import bounded, to_json_types
-from ctxd.store.reads import EmbeddedReads, QueryRows
+from ctxd.store.version_reads import EmbeddedReads, QueryRows
 from ctxd.worker_threads import Lane
 
 READ_S: Final = 2.0

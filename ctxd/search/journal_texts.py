@@ -29,7 +29,7 @@ from ctxd.sessions.stored_session import read_head
 from ctxd.store import journal
 from ctxd.store.commit_index import fields_of
 from ctxd.store.purge import KIND as PURGE
-from ctxd.store.reads import Reader, run_read
+from ctxd.store.version_reads import Reader, run_read
 from ctxd.worker_threads import yield_to_other_threads
 from ctxd_protocol.ids import session_object_id
 

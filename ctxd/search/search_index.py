@@ -24,8 +24,8 @@ from ctxd.search.index_database import IndexFile
 from ctxd.search.indexing_pace import IndexingPace
 from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
 from ctxd.store.journal_followers import Follower
-from ctxd.store.reads import Reader
 from ctxd.store.state_directory import SEARCH_INDEX
+from ctxd.store.version_reads import Reader
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import DurableWrites
 from ctxd.worker_threads import Lane

@@ -24,7 +24,7 @@ from ctxd.search.search_index import SearchIndex
 from ctxd.search.snippets import Snippet, Snippets
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
-from ctxd.store.reads import Reader, run_read
+from ctxd.store.version_reads import Reader, run_read
 from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import search as wire

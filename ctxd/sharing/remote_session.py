@@ -22,7 +22,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.sharing.session_copy import histories
-from ctxd.store.reads import to_stored
+from ctxd.store.version_reads import to_stored
 
 _REMEDY: Final = "Run ctxd verify --store, which compares this host's journal with the node."
 

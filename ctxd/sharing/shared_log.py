@@ -19,7 +19,7 @@ from ctxd.projection import owner_record
 from ctxd.projection.owner_record import Owner
 from ctxd.sharing.heartbeat import Heartbeat, is_committed
 from ctxd.sharing.remote_session import RemoteSession
-from ctxd.store.reads import to_stored
+from ctxd.store.version_reads import to_stored
 from ctxd_protocol.ids import session_object_id
 
 ANSWER_S: Final = 3.0

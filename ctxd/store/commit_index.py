@@ -16,7 +16,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, Stored, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
-from ctxd.store.reads import all_stored
+from ctxd.store.version_reads import all_stored
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS context_commit(

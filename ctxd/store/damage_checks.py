@@ -16,8 +16,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
 from ctxd.store import journal
 from ctxd.store.head_witness import Head, WitnessFile
-from ctxd.store.reads import Reader
 from ctxd.store.state_directory import StateDir
+from ctxd.store.version_reads import Reader
 
 
 class Checked(NamedTuple):

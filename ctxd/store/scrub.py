@@ -11,8 +11,8 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.store.damage_checks import check, file_damage
 from ctxd.store.journal_followers import Follower
-from ctxd.store.reads import Reader, run_read
 from ctxd.store.state_directory import StateDir
+from ctxd.store.version_reads import Reader, run_read
 from ctxd.worker_threads import Lane
 
 

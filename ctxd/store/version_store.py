@@ -34,8 +34,8 @@ from ctxd.store.journal_followers import Follower, JournalGrowth
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
-from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, run_read
 from ctxd.store.scrub import Scrub
+from ctxd.store.version_reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, run_read
 from ctxd.store.write_types import (
     Change,
     DurableWrites,

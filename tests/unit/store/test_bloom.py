@@ -11,7 +11,7 @@ from ctxd.clock import SystemClock
 from ctxd.store import head_cache
 from ctxd.store.head_cache import fill_bloom
 from ctxd.store.idempotency import BloomFilter
-from ctxd.store.reads import Reader
+from ctxd.store.version_reads import Reader
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 

@@ -26,9 +26,9 @@ from ctxd.store.backup import backup, restore
 from ctxd.store.compression import Compression
 from ctxd.store.damage_checks import check
 from ctxd.store.purge import KIND
-from ctxd.store.reads import Reader
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verify
+from ctxd.store.version_reads import Reader
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running, verified

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.artifacts.artifact_store import ArtifactStore
-from ctxd.store.reads import Reader
 from ctxd.store.verify import verify
+from ctxd.store.version_reads import Reader
 
 PLACES = [
     "journal.begin", "journal.insert", "journal.precommit", "journal.flush", "journal.commit", "journal.postcommit",

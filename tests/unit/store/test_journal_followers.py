@@ -19,7 +19,7 @@ from ctxd.errors import CtxdError
 from ctxd.store.damage_checks import check
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.purge import KIND
-from ctxd.store.reads import Reader
+from ctxd.store.version_reads import Reader
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running, verified

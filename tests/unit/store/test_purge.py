@@ -24,8 +24,8 @@ from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
-from ctxd.store.reads import Reader
 from ctxd.store.verify import verify
+from ctxd.store.version_reads import Reader
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write

@@ -11,8 +11,8 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.store import journal
 from ctxd.store.idempotency import Resend
 from ctxd.store.journal import read_versions
-from ctxd.store.reads import Reader
 from ctxd.store.verify import Report, digest, verify
+from ctxd.store.version_reads import Reader
 from ctxd_protocol.object_types import Receipt
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import damage_artifacts, put, running
