@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ctxd.indexing.shell import grep
-from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
+from ctxd.indexing.shell.command_arguments import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format_types import PROSE, SILENT, Emission, Form, Lines
 from ctxd.indexing.shell.paths import directory, guessed, looks_like_file
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
+from ctxd.indexing.shell.command_arguments import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format_types import PROSE, SILENT, Emission, Form
 from ctxd.indexing.shell.paths import PATH_CHARS_MAX, guessed, looks_like_file
 

@@ -11,7 +11,16 @@ import msgspec
 from msgspec.structs import replace
 
 from ctxd.indexing.shell import git, grep, listings, summaries_and_diagnostics
-from ctxd.indexing.shell.operands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
+from ctxd.indexing.shell.command_arguments import (
+    TABLE,
+    Arg,
+    Operands,
+    ResolvedCommand,
+    fill,
+    invoke,
+    operand_files,
+    split,
+)
 from ctxd.indexing.shell.output_format_types import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
 from ctxd.indexing.shell.parser import ForLoop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
 from ctxd.indexing.shell.paths import Findings, PossiblePath, directory, looks_like_file

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
+from ctxd.indexing.shell.command_arguments import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format_types import PROSE, SILENT, Emission, Form, by_line
 from ctxd.indexing.shell.paths import PossiblePath, guessed, looks_like_file
 

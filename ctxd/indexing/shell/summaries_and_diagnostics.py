@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctxd.indexing.shell.operands import TABLE, Operands, ResolvedCommand, split
+from ctxd.indexing.shell.command_arguments import TABLE, Operands, ResolvedCommand, split
 from ctxd.indexing.shell.output_format_types import PROSE, Emission, Form, Lines
 from ctxd.indexing.shell.paths import PossiblePath, guessed, has_file_suffix
 
