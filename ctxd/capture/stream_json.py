@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.formats.events_v1 import event_of
 from ctxd.transcripts.claude_code import CONTINUED, read_stream
-from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of, records_of, rest
+from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, record_of, records_of, rest
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

@@ -30,7 +30,7 @@ from ctxd.cli.session_markdown import markdown
 from ctxd.click_support import INTERRUPTED, Command, Group, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
-from ctxd.transcripts.records import Entry
+from ctxd.transcripts.record_decoding import Entry
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.session_values import as_mounts
 from ctxd_client.sync import SyncClient

@@ -14,7 +14,7 @@ from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.hook import delivery
 from ctxd.hook.event_spool import LOST, EventSpool
-from ctxd.transcripts.records import decoded
+from ctxd.transcripts.record_decoding import decoded
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import without_state_home
 from ctxd_protocol.ids import captured_session_id

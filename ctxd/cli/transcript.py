@@ -22,7 +22,7 @@ from ctxd.formats.translation import WANTED, Delta, Materialization
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.format_detection import UnknownFormat, read
-from ctxd.transcripts.records import Entry, total_usage
+from ctxd.transcripts.record_decoding import Entry, total_usage
 from ctxd_protocol.event_types import Event
 
 _TEXT_CHARS: Final = 200

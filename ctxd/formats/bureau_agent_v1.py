@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.losses import Losses, args_text, event_text
-from ctxd.transcripts.records import decoded
+from ctxd.transcripts.record_decoding import decoded
 from ctxd_protocol import event_types as typed
 
 Block = dict[str, Any]

@@ -14,8 +14,8 @@ import msgspec
 
 from ctxd.formats.losses import Losses, event_kind, event_text
 from ctxd.transcripts.claude_code import BOUNDARY, read_session, wrapper_of
-from ctxd.transcripts.records import Line, args_object, decoded, records_of, rest
-from ctxd.transcripts.records import as_text as text_or_nothing
+from ctxd.transcripts.record_decoding import Line, args_object, decoded, records_of, rest
+from ctxd.transcripts.record_decoding import as_text as text_or_nothing
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "claude-code-v1"

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.records import DAMAGED
+from ctxd.transcripts.record_decoding import DAMAGED
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "codex-v1"

@@ -13,7 +13,7 @@ from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.losses import args_text, event_text
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
-from ctxd.transcripts.records import Entry, Line, joined_parts, lines
+from ctxd.transcripts.record_decoding import Entry, Line, joined_parts, lines
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.formats.cbor_array import UnreadableDelta, encoded, items, joined
 from ctxd.formats.losses import event_text
-from ctxd.transcripts.records import decoded
+from ctxd.transcripts.record_decoding import decoded
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

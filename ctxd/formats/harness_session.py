@@ -33,7 +33,7 @@ from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
-from ctxd.transcripts.records import attachment_of
+from ctxd.transcripts.record_decoding import attachment_of
 from ctxd_protocol import event_types as typed
 
 _Answer = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent

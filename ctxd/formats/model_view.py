@@ -7,7 +7,7 @@ import msgspec
 
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.claude_code import wrapper_of
-from ctxd.transcripts.records import Record, as_text, record_of, records_of, rest
+from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of, rest
 from ctxd_protocol import event_types as typed
 
 _CLEARED: Final = "[Old tool result content cleared]"

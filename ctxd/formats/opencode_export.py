@@ -7,7 +7,7 @@ from typing import Any
 
 from ctxd.formats.codex_v1 import data_url
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.records import args_object
+from ctxd.transcripts.record_decoding import args_object
 from ctxd_protocol import event_types as typed
 
 Record = dict[str, Any]

@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.formats.codex_v1 import timestamp
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.records import DAMAGED, args_object
+from ctxd.transcripts.record_decoding import DAMAGED, args_object
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "pi-v1"

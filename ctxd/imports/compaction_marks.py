@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ctxd.imports.line_ids import LineIds
 from ctxd.transcripts.claude_code import BOUNDARY, Segment, compaction_metadata, preserved
-from ctxd.transcripts.records import Record, as_text, number_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, number_of, records_of
 from ctxd_protocol.event_types import CompactionEvent
 
 

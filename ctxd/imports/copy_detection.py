@@ -15,7 +15,7 @@ from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.format_detection import HEADLESS, ROLLOUTS
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.records import Record, as_text, id_of, number_of, record_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, id_of, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -18,7 +18,7 @@ from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.opencode import SYNTHETIC
-from ctxd.transcripts.records import Record, as_text, record_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
     CompactionEvent,

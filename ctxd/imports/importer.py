@@ -40,7 +40,7 @@ from ctxd.transcripts.claude_sidecars import title_beside
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS, LINE_READERS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, source_reason
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable

@@ -3,7 +3,7 @@
 Separate from the plan: this knows places of lines, but neither chains nor commits.
 """
 
-from ctxd.transcripts.records import Record, as_text, parent_of
+from ctxd.transcripts.record_decoding import Record, as_text, parent_of
 
 
 class LineIds:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ctxd.transcripts.records import Record, as_text, record_of
+from ctxd.transcripts.record_decoding import Record, as_text, record_of
 from ctxd_protocol.event_types import Event, OpaqueEvent, ToolCallEvent, ToolResultEvent
 
 _SPAWNING: Final = frozenset({"Task", "Agent", "Workflow", "task", "spawn_agent", "subagent"})

@@ -12,7 +12,7 @@ from ctxd.formats.compacted_window import FROM_AGENT, newest_within, replaces
 from ctxd.formats.delta_formats import measure_event
 from ctxd.imports.plan_types import Start
 from ctxd.transcripts.claude_code import is_typed
-from ctxd.transcripts.records import Record, number_of
+from ctxd.transcripts.record_decoding import Record, number_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
 
 

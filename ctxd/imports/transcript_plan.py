@@ -24,7 +24,7 @@ from ctxd.transcripts.claude_code import BOUNDARY, is_rewind, is_typed
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
-from ctxd.transcripts.records import Line, Record, as_text, id_of, parent_of, record_of
+from ctxd.transcripts.record_decoding import Line, Record, as_text, id_of, parent_of, record_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent
 

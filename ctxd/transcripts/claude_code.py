@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from ctxd.transcripts.records import (
+from ctxd.transcripts.record_decoding import (
     Entry,
     Line,
     Record,

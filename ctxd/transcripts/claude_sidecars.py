@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ctxd.transcripts.records import Record, as_text, decoded, milliseconds, record_of
+from ctxd.transcripts.record_decoding import Record, as_text, decoded, milliseconds, record_of
 from ctxd.transcripts.source_lines import open_source
 
 AGENT_FILES: Final = "subagents/**/agent-*.jsonl"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
-from ctxd.transcripts.records import (
+from ctxd.transcripts.record_decoding import (
     Entry,
     Line,
     Record,

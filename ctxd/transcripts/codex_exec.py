@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ctxd.transcripts.codex import TokenCounts, content_of, usage_in
-from ctxd.transcripts.records import Entry, Line, Record, as_text, damaged, opaque, record_of, rest
+from ctxd.transcripts.record_decoding import Entry, Line, Record, as_text, damaged, opaque, record_of, rest
 from ctxd_protocol import event_types as typed
 
 _SAID: Final = ("type", "text", "message")

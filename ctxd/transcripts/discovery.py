@@ -20,7 +20,7 @@ from ctxd.transcripts.opencode_storage import (
     has_known_tables,
     stored_sessions,
 )
-from ctxd.transcripts.records import Record, as_text, decoded, milliseconds, number_of, record_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, decoded, milliseconds, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd.transcripts.transcript_files import Skipped, is_of_source, source_reason
 from ctxd_protocol.ids import captured_session_id

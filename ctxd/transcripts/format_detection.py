@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, numbered, stored_sessions
-from ctxd.transcripts.records import Entry, Line, Record, decoded, lines, records_of
+from ctxd.transcripts.record_decoding import Entry, Line, Record, decoded, lines, records_of
 
 Format = Literal[
     "claude-code",

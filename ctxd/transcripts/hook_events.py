@@ -14,7 +14,7 @@ import msgspec
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.opencode import SYNTHETIC
-from ctxd.transcripts.records import Entry, Line, Record, args_object, as_text, decoded, record_of, records_of
+from ctxd.transcripts.record_decoding import Entry, Line, Record, args_object, as_text, decoded, record_of, records_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus

@@ -6,7 +6,7 @@ A call and its result are one part, which opencode rewrites in place. Events hav
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ctxd.transcripts.records import (
+from ctxd.transcripts.record_decoding import (
     Entry,
     Line,
     Record,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from ctxd.transcripts.records import DAMAGED, Line, Record, as_text, decoded, number_of, record_of, records_of
+from ctxd.transcripts.record_decoding import DAMAGED, Line, Record, as_text, decoded, number_of, record_of, records_of
 
 _LOCKED_S: Final = 5.0
 """Seconds to wait for a writer's lock."""

@@ -6,7 +6,7 @@ A session file is a tree of entries; the current leaf is the last entry of the f
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ctxd.transcripts.records import (
+from ctxd.transcripts.record_decoding import (
     Entry,
     Line,
     Record,

@@ -11,7 +11,7 @@ from ctxd.transcripts.claude_code import TEAMMATE, relocated_to
 from ctxd.transcripts.claude_sidecars import SidecarTitle
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.records import Line, Record, as_text, decoded, record_of
+from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, record_of
 from ctxd_protocol.event_types import Event, PromptEvent, SystemEvent
 from ctxd_protocol.session_types import RecordedSession
 

@@ -6,7 +6,7 @@ Separate: only this module makes output of a hook, in the form in which each har
 import msgspec
 
 from ctxd.transcripts.hook_events import HookInput
-from ctxd.transcripts.records import record_of
+from ctxd.transcripts.record_decoding import record_of
 from ctxd_protocol.session_types import Harness
 
 

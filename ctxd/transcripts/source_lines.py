@@ -16,7 +16,7 @@ from typing import IO, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.records import PART, Record, decoded
+from ctxd.transcripts.record_decoding import PART, Record, decoded
 
 if sys.version_info >= (3, 14):
     from compression import zstd

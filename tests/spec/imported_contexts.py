@@ -5,7 +5,7 @@ from base64 import b64decode
 from collections import Counter
 
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.transcripts.records import Entry, total_usage
+from ctxd.transcripts.record_decoding import Entry, total_usage
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
 from tests.spec.test_import import commits

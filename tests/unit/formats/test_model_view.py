@@ -12,7 +12,7 @@ from ctxd.formats.losses import Losses
 from ctxd.transcripts import claude_code, codex, opencode
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
-from ctxd.transcripts.records import Line, lines
+from ctxd.transcripts.record_decoding import Line, lines
 from ctxd_protocol import event_types as typed
 
 Record = dict[str, Any]

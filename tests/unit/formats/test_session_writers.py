@@ -18,7 +18,7 @@ from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts import claude_code, codex, opencode, pi
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
-from ctxd.transcripts.records import lines
+from ctxd.transcripts.record_decoding import lines
 from ctxd_protocol import event_types as typed
 
 ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[4] / "shared/data/transcripts")

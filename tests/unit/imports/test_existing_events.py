@@ -8,7 +8,7 @@ import pytest
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.hook_events import another_call_id
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.secret_types import SecretFound, Secrets

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ctxd.transcripts.claude_code import is_typed, read_session, wrapper_of
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, SystemEvent, ToolResultEvent
 
 ENVELOPE = {"uuid": "u", "parentUuid": "p", "sessionId": "S", "timestamp": "2026-11-01T10:00:00.000Z"}

@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.transcripts import codex
 from ctxd.transcripts.format_detection import read
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,

@@ -17,7 +17,7 @@ from ctxd.imports.copy_detection import fingerprint
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.harness_names import HarnessCommand
-from ctxd.transcripts.records import id_of
+from ctxd.transcripts.record_decoding import id_of
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.transcript_files import Skipped
 from ctxd_protocol.event_types import Event

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.transcripts.pi import read_stream
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import CompactionEvent, OpaqueEvent
 
 

@@ -11,7 +11,7 @@ import pytest
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, records
 from ctxd.transcripts.format_detection import UnknownFormat, format_of, read
 from ctxd.transcripts.opencode_storage import export_records
-from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
+from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.transcripts import claude_code, codex
-from ctxd.transcripts.records import total_usage
+from ctxd.transcripts.record_decoding import total_usage
 from ctxd_protocol.event_types import Usage
 from tests.unit.transcripts.test_readers import numbered
 
