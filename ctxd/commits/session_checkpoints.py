@@ -23,7 +23,7 @@ from ctxd.formats.cbor_array import joined
 from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.kept_messages import with_kept_messages
+from ctxd.sessions.compaction_kept_messages import with_kept_messages
 from ctxd.sessions.live_session import LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.stored_session import SessionHead, delta_events, read_segment

@@ -7,7 +7,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.chat_operations import ChatOperations
-from ctxd.sessions.kept_messages import with_kept_place
+from ctxd.sessions.compaction_kept_messages import with_kept_place
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
