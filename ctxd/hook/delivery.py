@@ -317,7 +317,7 @@ def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
         return event.raw
     try:
         if event.kind == "PostCompact":
-            from ctxd.hook.compaction_lines import kept_lines
+            from ctxd.hook.compaction_kept_lines import kept_lines
 
             lines = kept_lines(event.text, event.transcript, order.go_apart)
         elif event.kind in _TOOL_EVENTS and event.call:
