@@ -14,7 +14,7 @@ from typing import Final
 from ctxd.capture.stream_checkpoints import Trigger
 from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import CONVERSATION, tokens_of
-from ctxd.imports.compaction_marks import CompactionMarks, KeptMark
+from ctxd.imports.compaction_kept_marks import CompactionMarks, KeptMark
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.line_ids import LineIds
 from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
