@@ -77,7 +77,7 @@ def scan(
 
 def guard_or_stop(rules: Path | None = None) -> "Guard":
     """Return ``host_guard(rules)``. Raises: Stop for invalid rules; ConfigError."""
-    from ctxd.host_guard import host_guard
+    from ctxd.client_secret_scan import host_guard
     from ctxd.secrets.custom_rules import RulesRefused
 
     try:

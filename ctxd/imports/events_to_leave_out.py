@@ -84,8 +84,8 @@ async def events_to_leave_out(
 @cache
 def _guard() -> "Guard":
     # Loaded only if a session has redacted text: loading takes as long as importing a small file.
+    from ctxd.client_secret_scan import host_guard
     from ctxd.config import ConfigError
-    from ctxd.host_guard import host_guard
     from ctxd.secrets.custom_rules import RulesRefused
 
     try:
