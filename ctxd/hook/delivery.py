@@ -370,7 +370,10 @@ def _names_agent(text: str) -> bool:
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
-    """The JSON-RPC call that records the event ``raw``, one line. Raises: OverflowError, and as ``event_cuts.cut``."""
+    """The JSON-RPC call that records the event ``raw``, one line.
+
+    Raises: OverflowError, and as ``large_event_shortening.cut``.
+    """
     text = b"" if len(raw) > FRAME_BYTES_MAX // 2 else _quoted(raw)
     if not text or len(text) > FRAME_BYTES_MAX:
         from ctxd.hook.large_event_shortening import cut
