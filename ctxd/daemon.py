@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
@@ -86,6 +86,7 @@ from ctxd.sources.host_files import HostFiles
 from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import StoreFailed
+from ctxd.task_groups import first_of
 from ctxd.trackers.tracker import file_trackers
 from ctxd.worker_threads import NoThread, in_thread
 from ctxd_protocol.default_paths import sandboxes_name
@@ -96,7 +97,6 @@ from ctxd_protocol.status_types import DaemonStatus
 if TYPE_CHECKING:
     from ctxd.sharing.session_ownership import SessionOwnership
 
-_E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
 
 
@@ -506,10 +506,10 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     try:
         anyio.run(daemon.run, backend_options={"use_uvloop": True})
     except* StoreFailed as failed:
-        log.critical("store.failed", reason=str(_first(failed)))
+        log.critical("store.failed", reason=str(first_of(failed)))
         code = _EXIT_IO
     except* StateDirError as refused:
-        refusal = _first(refused)
+        refusal = first_of(refused)
     except* Exception as bug:
         log.critical("daemon.failed", exc_info=bug)
         code = os.EX_SOFTWARE
@@ -517,11 +517,3 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
         # Raised after the try: Python before 3.11.4 wraps an exception raised inside except* in a new group.
         raise refusal
     return code
-
-
-def _first(group: BaseExceptionGroup[_E]) -> _E:
-    """The first of the exceptions in a task group's exception."""
-    found: BaseExceptionGroup[_E] | _E = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

@@ -24,6 +24,7 @@ from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sources.host_files import Look, Regular
 from ctxd.sources.source_interface import Missing, Present, Special, Stamp, Unreadable, size_of
 from ctxd.store.version_store import VersionStore
+from ctxd.task_groups import task_group
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.secret_types import SecretPolicy
@@ -228,12 +229,9 @@ class AgentFiles:
                         found[path] = text
                     else:
                         due[path] = place, look
-        try:
-            async with anyio.create_task_group() as group:
-                for path, (place, look) in due.items():
-                    group.start_soon(read, path, place, look)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async with task_group() as group:
+            for path, (place, look) in due.items():
+                group.start_soon(read, path, place, look)
         return {path: found[path] for path in places if path in found}
 
     async def _unchanged(self, live: LiveSession, path: str, place: AgentPath, look: Regular) -> FileText | None:

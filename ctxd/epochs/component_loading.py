@@ -28,6 +28,7 @@ from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_objects import entries
 from ctxd.store.version_store import VersionStore
+from ctxd.task_groups import task_group
 from ctxd_protocol.session_types import ComponentName
 
 LOAD_S: Final = 5.0
@@ -141,12 +142,9 @@ class ComponentObserver:
             with anyio.move_on_after(LOAD_S):
                 found[component.key] = await self._captured(live, confined, component, await component.load())
 
-        try:
-            async with anyio.create_task_group() as loading:
-                for component in components.values():
-                    loading.start_soon(load, component)
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async with task_group() as loading:
+            for component in components.values():
+                loading.start_soon(load, component)
         return {key: (component, found.get(key, _LATE)) for key, component in components.items()}
 
     async def _captured(

@@ -36,6 +36,7 @@ from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stab
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
+from ctxd.task_groups import first_of
 from ctxd.transcripts.claude_sidecars import title_beside
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS, LINE_READERS
@@ -148,10 +149,7 @@ class TranscriptImport:
             gone, others = failed.split(CallFailed)
             if gone is None or others is not None:
                 raise
-            first: BaseException = gone
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
+            raise first_of(gone) from None
         for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
             self._take_plan(path)
         self._sources.note_databases(self.result)

@@ -30,6 +30,7 @@ from ctxd.projection.ownership_checks import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, check_cursor, cursor_from_doc
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.store.verify import LogicalDigest, Problems
+from ctxd.task_groups import task_group
 from ctxd.worker_threads import in_thread
 
 SYNC_S: Final = 10.0
@@ -177,12 +178,9 @@ class _Comparing:
                 return
             after = portion[-1][0]
             slots = anyio.Semaphore(AT_ONCE)
-            try:
-                async with anyio.create_task_group() as group:
-                    for _, id, versions in portion:
-                        group.start_soon(self._entity, slots, id, versions)
-            except BaseExceptionGroup as failures:
-                raise failures.exceptions[0] from None
+            async with task_group() as group:
+                for _, id, versions in portion:
+                    group.start_soon(self._entity, slots, id, versions)
             self._report.entities += sum(bool(versions) for _, _, versions in portion)
             self._report_progress("entities", self._report.entities)
 

@@ -28,6 +28,7 @@ from ctxd.projection.ownership_checks import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, fence, move_cursor, requeued
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store import journal, state_directory
+from ctxd.task_groups import first_of
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.status_types import ProjectionStatus
 
@@ -153,7 +154,7 @@ async def project(
         given_up = failures.subgroup(GivenUp)
         if given_up is None:
             raise
-        raise _first(given_up) from None
+        raise first_of(given_up) from None
     finally:
         with anyio.CancelScope(shield=True):
             await in_thread(projection.close)
@@ -252,13 +253,6 @@ async def _put_back(node: Node, rows: Rows, fences: Fences, cursor: Cursor, seq:
 
 def _silent(what: str, fields: dict[str, Any]) -> None:
     """The terminal shows progress instead."""
-
-
-def _first(group: BaseExceptionGroup[GivenUp]) -> GivenUp:
-    found: BaseExceptionGroup[GivenUp] | GivenUp = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
 
 
 async def rebuild(

@@ -77,6 +77,7 @@ class SandboxCalls:
         if (replay := await find_replay(self._store, call)) is not None:
             return self._shown(params.sandbox, replay.pending, replay)
         pending = self._sandboxes.renew(params.sandbox, _write(call, kept_result(call, _KeptSandbox(params.sandbox))))
+        call.submitted = pending is not None
         self._hold(caller, params.sandbox)
         return self._shown(params.sandbox, pending)
 

@@ -53,6 +53,7 @@ from ctxd.store import commit_index
 from ctxd.store.purge import KIND, purged_document
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached, Pending, PurgeRequest, Write
+from ctxd.task_groups import task_group
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
@@ -289,12 +290,9 @@ async def histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list
         async with slots:
             found[id] = await source.history(id)
 
-    try:
-        async with anyio.create_task_group() as group:
-            for id in ids:
-                group.start_soon(read, id)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+    async with task_group() as group:
+        for id in ids:
+            group.start_soon(read, id)
     return found
 
 

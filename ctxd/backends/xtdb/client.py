@@ -31,6 +31,7 @@ from ctxd.backends.xtdb.messages import (
     offload,
 )
 from ctxd.clock import Clock, SystemClock
+from ctxd.task_groups import task_group
 from ctxd.worker_threads import Lane
 
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
@@ -191,12 +192,9 @@ class XtdbClient:
             async with slots:
                 found.update(await query_for(chunk))
 
-        try:
-            async with anyio.create_task_group() as group:
-                for first in range(0, len(wanted), BULK_IDS):
-                    group.start_soon(request, wanted[first : first + BULK_IDS])
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async with task_group() as group:
+            for first in range(0, len(wanted), BULK_IDS):
+                group.start_soon(request, wanted[first : first + BULK_IDS])
         return found
 
     async def history(
