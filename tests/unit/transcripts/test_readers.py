@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, records
+from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, record_decoding
 from ctxd.transcripts.format_detection import UnknownFormat, format_of, read
 from ctxd.transcripts.opencode_storage import export_records
 from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, lines, milliseconds, total_usage
@@ -50,7 +50,7 @@ def test_only_complete_lines_are_read_and_damaged_ones_are_kept():
 
 
 def test_a_line_beyond_the_limit_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(records, "LINE_BYTES_MAX", 16)
+    monkeypatch.setattr(record_decoding, "LINE_BYTES_MAX", 16)
     with pytest.raises(ValueError, match="line 2 has more than"):
         list(lines(io.BytesIO(b'{"a":1}\n' + b"0" * 17)))
 
