@@ -119,6 +119,11 @@ class ExistingEvents:
         self._has_prompts = self._prompts_left > 0
 
     @property
+    def imported_whole(self) -> int:
+        """The bytes at the start of the source all of whose lines are in commits of imports."""
+        return max(self.whole, self.since)
+
+    @property
     def is_over(self) -> bool:
         """True once the transcript has contained every prompt of the session. False if it has neither a prompt nor
         ``written``."""

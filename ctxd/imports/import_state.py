@@ -42,7 +42,8 @@ class SourceState(msgspec.Struct, array_like=True):
     the bytes that were imported including events that hooks had recorded, because the hooks missed earlier turns.
     ``continued_at``: the end of the first line that continues the session. ``planned_before``: the bytes that an
     earlier parser version planned, whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if
-    that is not known: it stays there though its call may become known later. ``undated``: the newest time, in ms since
+    that is not known: it stays there though its call may become known later; set, without a commit, for a fork by
+    reference that repeats the lines of its origin. ``undated``: the newest time, in ms since
     1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
     ``format``: that of a rollout of codex; empty for other sources, and in older records.
     """

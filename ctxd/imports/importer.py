@@ -105,7 +105,7 @@ class TranscriptImport:
         self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
         self._origins = OriginCandidates(self._state)
-        self._starts = ChainStarts(client, self._origins, self._plan_of)
+        self._starts = ChainStarts(client, self._origins, self._ensure_imported)
         self._repeated = RepeatedLines(client, self._sources, self._plans)
         self.result = ImportResult(harness, dry_run)
 
@@ -218,11 +218,6 @@ class TranscriptImport:
             self._take_plan(next(iter(self._plans)))
         return planned
 
-    async def _plan_of(self, path: str) -> TranscriptPlan | None:
-        """Return only the plan; see ``_ensure_imported``."""
-        planned = await self._ensure_imported(path)
-        return None if planned is None else planned.plan
-
     def _take_plan(self, path: str) -> PlannedSource | None:
         planned = self._plans.pop(path, None)
         self._planned_lines -= 0 if planned is None else planned.plan.size
@@ -267,7 +262,7 @@ class TranscriptImport:
         self._state.merged.discard(source.path)
         live = None if is_behind or (existing is not None and existing.is_completed) else live
         if live is None or not is_grown(live.stat, stat) or not can_continue(source, live.done.size, live.done.tail):
-            start = await self._starts.start(source, state)
+            start = await self._starts.start(source, state, existing)
             plan = TranscriptPlan(source.format, source.path, start=start, agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, state.commits, dry_run=self._dry_run)
             facts = SessionFacts(source.format, is_agent=bool(source.agent))

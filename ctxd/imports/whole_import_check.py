@@ -33,7 +33,8 @@ class WholeImportCheck:
         - A turn that the session lacks comes after turns that it has, and these after a first continuation. The lines
           of a source continue a session at one place only.
         - ``is_first``, and a whole turn that the session lacks comes before everything that it has. This happens if
-          hooks were installed and the session was resumed later.
+          hooks were installed and the session was resumed later, or if the source is a fork by reference, which begins
+          after the turns of its origin.
         """
         self.size = 0
         """Bytes of the source that were read, up to its last complete line."""
@@ -43,7 +44,8 @@ class WholeImportCheck:
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1  # Or the last line of the part that is imported whole.
         self._is_recorded_after_continuation = False
-        self._is_asked = self._is_answered = False  # Before the first line that the session has.
+        # Before the first line that the session has.
+        self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
     def add(self, line: SourceLine) -> None:
         """Read the next line."""
@@ -53,7 +55,7 @@ class WholeImportCheck:
         # The plan keeps no events, so the record is read a second time.
         events = [] if line.record is None else [entry.event for entry in self._read([Line(1, line.record)])]
         # Imports of the first bytes, whole or before the session had events, have dealt with the branches in them.
-        if line.end > max(self.existing.whole, self.existing.since) and self._last_recorded >= 0:
+        if line.end > self.existing.imported_whole and self._last_recorded >= 0:
             points = self._plan.branch_points[number:]
             self.is_needed = self.is_needed or any(point <= self._last_recorded for point in points)
         start = max(self.existing.continued_at, self.existing.whole)

@@ -1,0 +1,95 @@
+"""HOK-18: transcripts that an import commits whole, as the context that hooks have recorded lacks a part of them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ctxd_client.errors import Conflict
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent
+from tests.client.running import Running
+from tests.spec.harness_files import Thread
+from tests.spec.imported_contexts import head
+from tests.spec.test_import import commits, here, imported, labels
+
+
+def record(client: SyncClient, harness: str, native: str, events: Sequence[Event]) -> None:
+    """Record events as hooks do, up to the end of the session."""
+    session = here(harness, native)
+    try:
+        client.session_create(harness, session=session, checkpoint="turn")
+    except Conflict:
+        client.session_resume(session)
+    client.session_append(session, events=list(events))
+    client.session_pause(session)
+    client.context_current(session=session)
+
+
+def said(client: SyncClient, session: str) -> str:
+    """The texts in the newest context of a session, by their labels."""
+    content = str(client.commit_materialize(head(client, session), stop="root", format="narrative-v1").content)
+    return "".join(re.findall(r"text (\w)", content))
+
+
+def turn(one: str, other: str) -> list[Event]:
+    return [PromptEvent(text=f"text {one}"), ResponseEvent(text=f"text {other}")]
+
+
+def rollouts(folder: Path) -> tuple[Thread, Thread]:
+    """A rollout of codex, and a fork of it by reference that lacks the last turn."""
+    origin = Thread(history_mode="paginated")
+    origin.turn("a", "b")
+    origin.turn("c", "d")
+    end, count = len(origin.bytes()), len(origin.records)
+    origin.turn("e", "f")
+    base = {"thread_id": origin.thread, "end_ordinal_exclusive": count, "end_byte_offset": end}
+    fork = Thread(hour=4, history_mode="paginated", forked_from_id=origin.thread, history_base=base)
+    fork.turn("x", "y")
+    for each in (origin, fork):
+        each.write(folder)
+    return origin, fork
+
+
+@pytest.mark.requirement("HOK-18")
+def test_a_fork_by_reference_that_hooks_record_is_completed_with_the_commits_of_its_origin(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    origin, fork = rollouts(tmp_path)
+    record(client, "codex", fork.thread, turn("x", "y"))
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, fork.id)) == "mabcdmxy"
+    own = "".join(labels(client, commit) for commit in [*commits(client, origin.id)][-1:])
+    assert own and "x" not in own
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_hooked", [True, False])
+def test_a_fork_by_reference_of_a_session_that_hooks_record_has_the_lines_of_its_origin(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_hooked: bool
+) -> None:
+    origin, fork = rollouts(tmp_path)
+    record(client, "codex", origin.thread, [*turn("a", "b"), *turn("c", "d"), *turn("e", "f")])
+    if is_hooked:
+        record(client, "codex", fork.thread, turn("x", "y"))
+    before = head(client, origin.id)
+    found = imported(daemon, "codex", tmp_path)
+    assert (found["recorded"] > 0, head(client, origin.id)) == (True, before)
+    assert labels(client, head(client, fork.id)) == "mabcdmxy"
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+    # A fork of the fork, and what follows in it.
+    base = {"thread_id": fork.thread, "end_ordinal_exclusive": 99, "end_byte_offset": len(fork.bytes())}
+    second = Thread(hour=5, history_mode="paginated", forked_from_id=fork.thread, history_base=base)
+    second.turn("p", "q")
+    second.write(tmp_path)
+    fork.turn("v", "w")
+    fork.write(tmp_path)
+    if is_hooked:
+        record(client, "codex", fork.thread, turn("v", "w"))
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, second.id)) == "mabcdmxympq"
+    assert said(client, fork.id) == "abcdxyvw"
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
