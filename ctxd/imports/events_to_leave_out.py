@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
@@ -15,6 +16,7 @@ from ctxd.imports.import_state import SourceState
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
 from ctxd.transcripts.record_decoding import as_text, record_of
+from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.source_lines import open_source
 from ctxd.transcripts.transcript_files import SourceSkipped
 from ctxd_protocol.event_types import Event
@@ -62,13 +64,14 @@ async def events_to_leave_out(
         own = own or found or (_UNCOMMITTED if events else "")
     state.continued = own
     before = clock.wall_ms() if newest is None else newest.created_at_ms
+    whole = _end_of_line(source, state.whole_lines) if source.stored is not None and state.whole_lines else state.whole
     make = partial(
         ExistingEvents, events, state.unrecorded, before, own or None, has_commits=has_commits,
-        redact=redact_as_stored, written=0 if state.whole else written, whole=state.whole,
+        redact=redact_as_stored, written=0 if whole else written, whole=whole,
         continued_at=state.continued_at,
     )  # fmt: skip
     existing = make()
-    if not (source.agent or source.is_spawned or source.stored):
+    if not (source.agent or source.is_spawned):
         # Once an import has left out recorded events, later imports of the source do so too.
         is_first = state.size == state.unrecorded and not state.whole and not written
         check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first)
@@ -138,6 +141,13 @@ async def _checked(
             await anyio.lowlevel.checkpoint()
         found.add(line)
     return found
+
+
+def _end_of_line(source: Transcript, number: int) -> int:
+    """Return the byte at which line ``number`` ends, from 1, or the last message if there are fewer: messages of a
+    database may have changed in place since. Raises: as ``lines_of``."""
+    lines = islice(lines_of(source), number)
+    return max((line.end for line in lines if STATE not in (line.record or ())), default=0)
 
 
 def _size_of_hand_over(source: Transcript) -> int:

@@ -173,7 +173,7 @@ class ExistingEvents:
         deltas of the conversation."""
         if self.is_completed and self._first_line is not None and not delta.agent:
             self._has_first_line = self._has_first_line or self._first_line in delta.lines
-        return self._has_first_line and not delta.agent
+        return self._has_first_line and not delta.agent and not delta.is_of_session
 
     def meet(self, events: Iterable[Event]) -> list[Event]:
         """Return the ``events`` of the transcript's next line that the session has, and count them as found."""

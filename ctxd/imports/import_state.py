@@ -45,7 +45,8 @@ class SourceState(msgspec.Struct, array_like=True):
     that is not known: it stays there though its call may become known later; set, without a commit, for a fork by
     reference that repeats the lines of its origin. ``undated``: the newest time, in ms since
     1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
-    ``format``: that of a rollout of codex; empty for other sources, and in older records.
+    ``format``: that of a rollout of codex; empty for other sources, and in older records. ``whole_lines``: the number
+    of lines in ``whole``; 0 in older records.
     """
 
     parser: int
@@ -70,6 +71,7 @@ class SourceState(msgspec.Struct, array_like=True):
     start: Start | None = None
     undated: int = 0
     format: str = ""
+    whole_lines: int = 0
 
 
 class _StoredRecord:

@@ -7,6 +7,7 @@ commits are recognised by their content, even after a file was rewritten, so tha
 
 import posixpath
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -355,6 +356,7 @@ class TranscriptImport:
             state.continued_at = plan.existing.continued_at
             if plan.existing.is_completed:
                 state.whole, state.continued = plan.existing.whole, ""
+                state.whole_lines = bisect_left(plan.starts, state.whole)
         # The bytes that were not read again may have changed: an import without a kept plan must read all.
         state.stat = None if done.is_continued else planned.stat
         state.stamp = source.stored.stamp if source.stored is not None else ""

@@ -32,7 +32,8 @@ class PlannedDelta(NamedTuple):
 
     ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
     counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
-    ``is_continued``: the chain continues the session's own.
+    ``is_continued``: the chain continues the session's own. ``is_of_session``: it has changes of the session, and is no
+    part of the conversation.
     """
 
     number: int
@@ -45,6 +46,7 @@ class PlannedDelta(NamedTuple):
     counts: tuple[int, int] | None
     at: int | None
     is_continued: bool = False
+    is_of_session: bool = False
 
 
 class CopyEnd(NamedTuple):

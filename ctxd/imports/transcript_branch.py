@@ -20,6 +20,7 @@ class Branch:
     """A chain in progress: its newest commit, and the lines that are not in a commit yet.
 
     ``at``: the newest time in its commits, in ms since 1970. ``times``: the newest time in each line, if it has one.
+    ``is_of_session``: it has changes of the session, and no messages.
     """
 
     def __init__(self, number: int, agent: str, start: Start) -> None:
@@ -28,6 +29,7 @@ class Branch:
         self.start = self.begin = start
         self.last = self.last_spoken = self.last_typed = -1
         self.at: int | None = None
+        self.is_of_session = False
         self.clear()
 
     def clear(self) -> None:

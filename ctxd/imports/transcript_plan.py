@@ -367,7 +367,7 @@ class TranscriptPlan:
         self._pending -= sum(map(len, lines))
         return PlannedDelta(
             self.made, parent, branch.agent, trigger, b"".join(lines), is_compaction, summary or "", counts,
-            self.newest if branch.at is None else branch.at, self.made in self._continued,
+            self.newest if branch.at is None else branch.at, self.made in self._continued, branch.is_of_session,
         )  # fmt: skip
 
     def _cut_before_boundary(self, branch: Branch) -> Iterator[PlannedDelta]:
@@ -585,7 +585,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
         plan._main = plan._to
     else:
         plan._to = plan._branch(Start())
-        plan._to.at = plan._oldest
+        plan._to.at, plan._to.is_of_session = plan._oldest, True
 
 
 _ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {

@@ -14,6 +14,7 @@ from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
 from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.record_decoding import Line
+from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, ResponseEvent
 
@@ -49,7 +50,8 @@ class WholeImportCheck:
 
     def add(self, line: SourceLine) -> None:
         """Read the next line."""
-        self.size, self.tail = line.end, (self.tail + line.source)[-TAIL_BYTES:]
+        if STATE not in (line.record or ()):  # Later lines are inserted before it.
+            self.size, self.tail = line.end, (self.tail + line.source)[-TAIL_BYTES:]
         number = len(self._plan.branch_points)
         deque(self._plan.add(line), maxlen=0)
         # The plan keeps no events, so the record is read a second time.

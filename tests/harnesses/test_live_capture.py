@@ -1,6 +1,8 @@
 """The real clients: what their hooks deliver, also while the daemon is killed."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -125,7 +127,7 @@ def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: R
 
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HOK-18")
-@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+@REAL
 def test_a_session_that_is_older_than_its_hooks_is_completed_by_an_import(
     harness: str, daemon: Running, tmp_path: Path
 ) -> None:
@@ -133,9 +135,16 @@ def test_a_session_that_is_older_than_its_hooks_is_completed_by_an_import(
     with ScriptedModel(TOOLS[harness], scripts={again: [Step("Well then.")]}) as model:
         client = Client(harness, daemon, model, tmp_path / "client")
         client.ask()
-        (file,) = client.home.glob({"claude": ".claude/projects/*/*.jsonl"}.get(harness, ".*/**/sessions/**/*.jsonl"))
+        if harness == "opencode":
+            (file,) = client.home.rglob("opencode.db")
+            with closing(sqlite3.connect(file)) as database:
+                ((native,),) = database.execute("SELECT id FROM session")
+        else:
+            places = {"claude": ".claude/projects/*/*.jsonl"}
+            (file,) = client.home.glob(places.get(harness, ".*/**/sessions/**/*.jsonl"))
+            native = file.stem[-36:]
         client.connect()
-        client.ask(again, session=file.stem[-36:])
+        client.ask(again, session=native)
     with connect_sync(daemon.socket) as ctxd:
         (session,) = ctxd.session_list().sessions
         ctxd.session_pause(session.session)  # codex reports no end.

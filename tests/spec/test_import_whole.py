@@ -1,8 +1,10 @@
 """HOK-18: transcripts that an import commits whole, as the context that hooks have recorded lacks a part of them."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -12,7 +14,8 @@ from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import head
-from tests.spec.test_import import commits, here, imported, labels
+from tests.spec.test_import import commits, here, imported, labels, text
+from tests.spec.test_import_opencode import Opencode
 
 
 def record(client: SyncClient, harness: str, native: str, events: Sequence[Event]) -> None:
@@ -93,3 +96,63 @@ def test_a_fork_by_reference_of_a_session_that_hooks_record_has_the_lines_of_its
     assert labels(client, head(client, second.id)) == "mabcdmxympq"
     assert said(client, fork.id) == "abcdxyvw"
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+class Stored(Opencode):
+    """A database of opencode with one session."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "opencode.db")
+        self.native = f"ses_{uuid4().hex[:20]}"
+        self.session = here("opencode", self.native)
+        # A column that changes, as every session has one.
+        self.add("session", id=self.native, directory="/srv", revert={})
+
+    def turn(self, one: str, other: str, *, size: int = 0) -> None:
+        for label, role in ((one, "user"), (other, "assistant")):
+            told = {"type": "text", "text": f"text {label}" + "." * size}
+            self.message(self.native, f"{self.native}-{label}", role, told)
+
+
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize("size", [0, 200_000])
+def test_a_session_of_opencode_that_is_older_than_its_hooks_is_completed(
+    daemon: Running, client: SyncClient, tmp_path: Path, size: int
+) -> None:
+    stored = Stored(tmp_path)
+    stored.turn("a", "b")
+    # A delta as long as this ends at once.
+    stored.turn("c", "d", size=size)
+    known = [PromptEvent(text="text c" + "." * size), ResponseEvent(text="text d" + "." * size)]
+    record(client, "opencode", stored.native, known)
+    imported(daemon, "opencode", tmp_path)
+    assert said(client, stored.session) == "abcd"
+    # A message that was imported changes in place, and hooks record more.
+    stored.database.execute("UPDATE message SET data=json_set(data, '$.summary', 'at length') WHERE id LIKE '%-b'")
+    stored.turn("e", "f")
+    record(client, "opencode", stored.native, turn("e", "f"))
+    imported(daemon, "opencode", tmp_path)
+    assert said(client, stored.session) == "abcdef"
+    told = "".join(text(client, tip.commit) for tip in client.commit_list(session=stored.session, tips=True).commits)
+    assert [told.count("text e"), told.count("text f")] == [1, 1]
+    assert imported(daemon, "opencode", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+def test_messages_of_hooks_that_opencode_is_about_to_remove_are_not_in_the_context(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    stored = Stored(tmp_path)
+    stored.turn("a", "b")
+    stored.turn("c", "d")
+    record(client, "opencode", stored.native, [*turn("a", "b"), *turn("c", "d")])
+    imported(daemon, "opencode", tmp_path)
+    assert said(client, stored.session) == "abcd"
+    stored.at += 1000
+    stored.database.execute(
+        "UPDATE session SET revert=?, time_updated=?",
+        (json.dumps({"messageID": f"{stored.native}-c"}), stored.at),
+    )  # fmt: skip
+    imported(daemon, "opencode", tmp_path)
+    assert said(client, stored.session) == "ab"
+    assert imported(daemon, "opencode", tmp_path)["commits"] == 0
