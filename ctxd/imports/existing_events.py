@@ -160,12 +160,15 @@ class ExistingEvents:
         self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True
         self.continued_at = 0
 
-    def find(self, line: SourceLine, events: Iterable[Event]) -> bool:
+    def find(self, line: SourceLine, events: Sequence[Event]) -> tuple[bool, list[Event]]:
         """Count those ``events`` of the transcript's next line as found that the session has. Returns: True if the
-        session, or an import before it had events, has content of ``line``."""
+        session, or an import before it had events, has content of ``line``; and the events that neither has."""
         if line.end <= max(self.written, self.since):
-            return True
-        return bool(self.meet(events)) or line.end <= self.whole
+            return True, []
+        known = set(map(id, self.meet(events)))
+        if line.end <= self.whole:
+            return True, []
+        return bool(known), [event for event in events if id(event) not in known]
 
     def note_beginning(self, delta: PlannedDelta) -> bool:
         """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if

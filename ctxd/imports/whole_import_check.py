@@ -1,8 +1,8 @@
 """Check whether a transcript has to be imported whole, including events from hooks or a hand-over. Pure.
 
 The session has its events in the order of their time. If the conversation goes back to before one of them, the session
-would keep the abandoned turns in its context. If the conversation has turns before the first of them, the session would
-have those after its own.
+would keep the abandoned turns in its context. If the conversation has turns before the first of them, or calls between
+them, the session would have those after its own.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.source_lines import SourceLine
-from ctxd_protocol.event_types import Event, ResponseEvent
+from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
 
 
 class WholeImportCheck:
@@ -33,6 +33,8 @@ class WholeImportCheck:
         - It has gone back to a branch in the part that is imported whole.
         - A turn that the session lacks comes after turns that it has, and these after a first continuation. The lines
           of a source continue a session at one place only.
+        - A turn whose prompt the session has contains a call or an output that the session lacks: codex runs some
+          calls without the hook of their end, and harnesses refuse invalid ones before any hook.
         - ``is_first``, and a whole turn that the session lacks comes before everything that it has. This happens if
           hooks were installed and the session was resumed later, or if the source is a fork by reference, which begins
           after the turns of its origin.
@@ -44,7 +46,7 @@ class WholeImportCheck:
         self._plan = TranscriptPlan(source.format, source.path)
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1  # Or the last line of the part that is imported whole.
-        self._is_recorded_after_continuation = False
+        self._is_recorded_after_continuation = self._is_turn_recorded = False
         # Before the first line that the session has.
         self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
@@ -62,7 +64,8 @@ class WholeImportCheck:
             self.is_needed = self.is_needed or any(point <= self._last_recorded for point in points)
         start = max(self.existing.continued_at, self.existing.whole)
         is_after_continuation = self.existing.continued_at > 0 and line.end > start
-        is_recorded = self.existing.find(line, events)
+        is_recorded, missed = self.existing.find(line, events)
+        self._note_calls(events, missed)
         if self.is_first and line.end > self.existing.since:
             self._note_beginning(events, is_recorded)
         if is_recorded:
@@ -70,6 +73,17 @@ class WholeImportCheck:
             self._is_recorded_after_continuation |= is_after_continuation
         elif self._is_recorded_after_continuation and any(is_typed(each) and not each.sidechain for each in events):
             self.is_needed = True
+
+    def _note_calls(self, events: Sequence[Event], missed: Sequence[Event]) -> None:
+        """Note the calls and outputs among the events that hooks have ``missed``."""
+        unseen = set(map(id, missed))
+        for event in events:
+            if event.sidechain is not None:
+                continue
+            if is_typed(event):
+                self._is_turn_recorded = id(event) not in unseen
+            elif self._is_turn_recorded and id(event) in unseen and isinstance(event, ToolCallEvent | ToolResultEvent):
+                self.is_needed = self.is_needed or bool(event.call)
 
     def _note_beginning(self, events: Sequence[Event], is_recorded: bool) -> None:
         if is_recorded:

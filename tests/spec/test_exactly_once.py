@@ -417,7 +417,7 @@ def test_an_event_that_a_hook_lost_is_imported(session: Session, client: SyncCli
     assert held(client, session.id) == once("a", "b", "c")
 
 
-@pytest.mark.requirement("HOK-14")
+@pytest.mark.requirement("HOK-18")
 @pytest.mark.requirement("HOK-15")
 def test_the_output_of_a_call_whose_end_no_hook_saw_is_imported(session: Session, client: SyncClient) -> None:
     """The harness was killed, and wrote the output when it was resumed."""
@@ -427,8 +427,15 @@ def test_the_output_of_a_call_whose_end_no_hook_saw_is_imported(session: Session
     session.hook("SessionStart", source="resume")
     session.turn("b", hooked=False)
     session.hook("SessionEnd", reason="other")
+    client.context_current(session=session.id)
+    recorded = held(client, session.id)
+    assert recorded["run b"] == 1 and not recorded["output b"]
     session.imported()
-    assert held(client, session.id) == once("a", "b")
+    # The transcript is imported whole, and what hooks have recorded is in their own commits too.
+    assert held(client, session.id) == once("a", "b") + recorded
+    has = whole(client, session.id)
+    assert [has[f"{name} {label}"] for name in ("run", "output", "answer") for label in "ab"] == [1] * 6, has
+    assert session.imported()["commits"] == 0
 
 
 @pytest.mark.requirement("HOK-14")

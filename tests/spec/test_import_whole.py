@@ -10,7 +10,7 @@ import pytest
 
 from ctxd_client.errors import Conflict
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import head
@@ -95,6 +95,39 @@ def test_a_fork_by_reference_of_a_session_that_hooks_record_has_the_lines_of_its
     imported(daemon, "codex", tmp_path)
     assert labels(client, head(client, second.id)) == "mabcdmxympq"
     assert said(client, fork.id) == "abcdxyvw"
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.requirement("HOK-15")
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_call_or_an_output_that_hooks_have_not_seen_is_in_the_context_after_an_import(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_refused: bool
+) -> None:
+    def ask(prompt: str, call: str, output: str, answer: str) -> list[Event]:
+        thread.begin()
+        thread.ask(prompt)
+        thread.add(call, type="function_call", name="shell", arguments=f'{{"cmd":"text {call}"}}', call_id=call)
+        thread.add(output, type="function_call_output", call_id=call, output=f"text {output}")
+        thread.answer(answer)
+        thread.end()
+        prompted, answered = turn(prompt, answer)
+        seen = [] if is_refused else [ToolCallEvent(call=call, tool="Bash", args={"cmd": f"text {call}"})]
+        return [prompted, *seen, answered]
+
+    thread = Thread()
+    thread.turn("a", "b")
+    record(client, "codex", thread.thread, [*turn("a", "b"), *ask("c", "d", "e", "f")])
+    imported(daemon, "codex", thread.write(tmp_path))
+    assert said(client, thread.id) == "abcdef"
+    # What follows continues this chain, and another such call.
+    thread.turn("g", "h")
+    record(client, "codex", thread.thread, turn("g", "h"))
+    imported(daemon, "codex", thread.write(tmp_path))
+    assert said(client, thread.id) == "abcdefgh"
+    record(client, "codex", thread.thread, ask("i", "j", "k", "l"))
+    imported(daemon, "codex", thread.write(tmp_path))
+    assert said(client, thread.id) == "abcdefghijkl"
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
 
 
