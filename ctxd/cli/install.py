@@ -91,6 +91,8 @@ def _harness_command(name: HarnessCommand) -> None:
             run.screen.note(
                 f"the hooks {use} {socket}, which is temporary: run this again once an installed daemon runs"
             )
+        if not dry_run and (state := connection(name)).state == "disabled":
+            run.screen.note(f"{state.file}: {state.found}; {state.fix}")
         if changed and not dry_run:
             run.screen.note(
                 f"run ctx import {name} before you resume a session that began earlier: it adds the history"

@@ -194,6 +194,16 @@ def test_hooks_that_codex_has_disabled_are_reported_and_enabled_again(tmp_path: 
     assert file.read_text() == whole and state(tmp_path)["state"] == "connected"
 
 
+@pytest.mark.requirement("HOK-13")
+def test_an_installation_names_a_setting_that_disables_all_hooks(tmp_path: Path) -> None:
+    file = written(tmp_path, "codex", "[features]\nhooks = false\n")
+    done = ctx(tmp_path, "install", "codex")
+    assert done.returncode == 0 and str(file) in done.stderr and state(tmp_path)["fix"] in done.stderr
+    edited(file, "hooks = false", "hooks = true")
+    assert state(tmp_path)["state"] == "connected"
+    assert str(file) not in ctx(tmp_path, "install", "codex").stderr
+
+
 @pytest.mark.requirement("HOK-12")
 @pytest.mark.parametrize("text", ["model = \n", f"model = {'9' * 5000}\n"])
 @pytest.mark.parametrize("words", [("install", "codex"), ("uninstall", "codex"), ("install", "status")])
