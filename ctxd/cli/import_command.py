@@ -60,7 +60,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     """
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
-    places = _places(harness, path)
+    places = [] if watch and path is None else _places(harness, path)
     if not watch and (unchanged := _deliver_and_compare(run, harness, places, dry_run=dry_run)) is not None:
         _conclude(run, unchanged, path)
         return
@@ -84,7 +84,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
             )
             if watch:
                 try:
-                    await _watch(run, work, harness, places)
+                    await _watch(run, work, harness, places or await _awaited_places(run, harness))
                 finally:
                     with anyio.move_on_after(_SAVED_S_MAX, shield=True), suppress(CallFailed):
                         await work.save(when_due=False)
@@ -105,6 +105,19 @@ def _places(harness: HarnessCommand, path: Path | None) -> list[Path]:
         looked = ", ".join(map(str, home))
         raise Stop(NOT_FOUND, f"{harness} has no sessions in {looked}", hint="name a PATH", symbol="unreadable")
     return places
+
+
+async def _awaited_places(run: Invocation, harness: HarnessCommand) -> list[Path]:
+    """Return the places where the harness keeps its sessions, once one of them exists. Cancel: safe."""
+    clock, is_told = SystemClock(), False
+    while True:
+        try:
+            return _places(harness, None)
+        except Stop as missing:
+            if not is_told:
+                run.screen.note(f"ctx import: {missing.message} yet; waiting for them")
+            is_told = True
+        await clock.sleep(_IDLE_MS / 1000)
 
 
 def _deliver_and_compare(

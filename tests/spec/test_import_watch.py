@@ -77,6 +77,34 @@ def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_fold
 
 
 @pytest.mark.requirement("IMP-9")
+def test_a_watch_waits_for_the_folder_of_a_harness_without_sessions(
+    daemon: Running,
+    client: SyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    claude = Claude()
+    waited: list[float] = []
+
+    async def begun(_: SystemClock, seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            write(tmp_path / "projects" / "srv" / f"{claude.session}.jsonl", claude.turn("a", "b"))
+
+    async def ended(*_: object, **__: object) -> AsyncIterator[set[tuple[Change, str]]]:
+        yield set()
+
+    monkeypatch.setattr(watchfiles, "awatch", ended)
+    monkeypatch.setattr(SystemClock, "sleep", begun)
+    monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    assert run(["import", "claude", "--watch"]) == 0
+    assert views(client, claude.id) == ["ab"]
+    assert capsys.readouterr().err.count("claude has no sessions in") == 1
+
+
+@pytest.mark.requirement("IMP-9")
 def test_a_watch_rescans_where_files_cannot_be_watched(
     daemon: Running,
     client: SyncClient,
