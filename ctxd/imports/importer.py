@@ -249,7 +249,7 @@ class TranscriptImport:
             self.result.sessions.append(source.session)
         self.result.commits += made
         if source.path in self._waiting:
-            await self._record_outcome(planned)
+            await self._record_outcome(planned, made)
             self.result.recorded += 0 if existing is None else existing.left_out - left_out_before
         return planned
 
@@ -323,12 +323,15 @@ class TranscriptImport:
             self._client, self._clock, source, state, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 
-    async def _record_outcome(self, planned: PlannedSource) -> None:
-        """Update the state of a source that was read to its end, and add its new content to the result."""
+    async def _record_outcome(self, planned: PlannedSource, made: int) -> None:
+        """Update the state of a source that was read to its end, and add its new content to the result. ``made``: the
+        number of its new commits."""
         source, plan, done = planned.source, planned.plan, planned.done
         state, result = done.state, self.result
         is_rewritten = bool(state.size) and not done.is_same
-        result.imported += 1
+        # Imports read the sources of an interrupted watch again.
+        is_known = bool(state.size) and done.is_same and done.size == state.size and not made
+        result.imported, result.unchanged = result.imported + (not is_known), result.unchanged + is_known
         result.rewritten += is_rewritten
         before = Counter[str]() if is_rewritten else done.counted
         for kind, number in (plan.counts - before).items():

@@ -104,6 +104,29 @@ def test_a_watch_waits_for_the_folder_of_a_harness_without_sessions(
     assert capsys.readouterr().err.count("claude has no sessions in") == 1
 
 
+@pytest.mark.requirement("IMP-2")
+def test_an_import_after_a_watch_counts_what_the_watch_has_imported_as_unchanged(
+    daemon: Running, tmp_path: Path
+) -> None:
+    claude = Claude()
+    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+
+    async def imports() -> list[tuple[int, int, int]]:
+        async with importing(daemon, watch=True) as watch:
+            await watch.run([tmp_path])
+            append(path, *claude.turn("c", "d"))
+            await watch.run([tmp_path])
+            await watch.save(when_due=False)
+        found = []
+        for _ in range(2):
+            async with importing(daemon, watch=False) as once:
+                result = await once.run([tmp_path])
+                found.append((result.sources, result.imported, result.unchanged))
+        return found
+
+    assert anyio.run(imports) == [(1, 0, 1)] * 2
+
+
 @pytest.mark.requirement("IMP-9")
 def test_a_watch_rescans_where_files_cannot_be_watched(
     daemon: Running,
