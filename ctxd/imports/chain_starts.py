@@ -109,6 +109,8 @@ def _start_of_fork(
     lines up to there if the commits of ``origin`` lack what hooks have recorded; one that an earlier import has chosen
     stays. Raises: as ``lines_of``."""
     end, has = source.base or 0, origin.plan.existing
+    if source.is_spawned:
+        return origin.plan.at_byte(end)
     is_own = existing is None or existing.is_completed
     if is_own and state.start is None and (not state.size or existing is not None):
         is_lacking = has is not None and end > has.imported_whole and origin.source.session != source.session

@@ -13,7 +13,7 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
-from tests.spec.imported_contexts import head
+from tests.spec.imported_contexts import head, kept
 from tests.spec.test_import import commits, here, imported, labels, text
 from tests.spec.test_import_opencode import Opencode
 
@@ -96,6 +96,23 @@ def test_a_fork_by_reference_of_a_session_that_hooks_record_has_the_lines_of_its
     assert labels(client, head(client, second.id)) == "mabcdmxympq"
     assert said(client, fork.id) == "abcdxyvw"
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_sub_agent_that_begins_at_a_byte_of_its_caller_goes_on_without_a_copy_of_it(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    caller, fork = rollouts(tmp_path)
+    spawn = {"subagent": {"thread_spawn": {"parent_thread_id": caller.thread, "depth": 1}}}
+    fork.records[0]["payload"]["source"] = spawn
+    fork.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    fork.turn("v", "w")
+    fork.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert labels(client, head(client, fork.id)) == "mabcdmxyvw"
+    assert set(kept(client, fork.id).values()) == {1}
+    assert "a" not in "".join(json.loads(line)["label"] for line in kept(client, fork.id))
 
 
 @pytest.mark.requirement("HOK-18")
