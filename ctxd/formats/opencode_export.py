@@ -39,7 +39,7 @@ class DocumentWriter:
             case typed.CompactionEvent(meta={"info": dict(info), "parts": list(parts)}):
                 self._document["messages"].append({"info": info, "parts": parts})
             case typed.ToolResultEvent() if (part := self._calls.get(event.call)) is not None:
-                part["state"] |= _result(event)
+                part["state"] |= _result(event, part)
             case _ if self._parts is not None and (part := self._part(event)) is not None:
                 self._parts.append({**_place(event, self._document), **part})
                 if isinstance(event, typed.ToolCallEvent):
@@ -70,15 +70,28 @@ class DocumentWriter:
                 return None
 
 
-def _result(event: typed.ToolResultEvent) -> Record:
+def _result(event: typed.ToolResultEvent, part: Record) -> Record:
+    """Return the end of the state of ``part``, the call whose output ``event`` is."""
     state: Record = {"status": "error" if event.is_error else "completed", **(event.meta or {})}
     state["error" if event.is_error else "output"] = event.text
     if event.attachments:
         state["attachments"] = [
-            {"type": "file", "mime": each.media_type, "url": data_url(each), "filename": each.name or "file"}
-            for each in event.attachments
+            {
+                **_attachment_place(part, number),
+                "type": "file",
+                "mime": each.media_type,
+                "url": data_url(each),
+                "filename": each.name or "file",
+            }
+            for number, each in enumerate(event.attachments)
         ]
     return state
+
+
+def _attachment_place(part: Record, number: int) -> Record:
+    """Return the ids of an attachment of ``part``, without which opencode refuses the document."""
+    place: Record = {name: part[name] for name in ("sessionID", "messageID") if name in part}
+    return {"id": f"{part['id']}a{number}", **place} if "id" in part else place
 
 
 def _place(event: typed.Event, document: Record) -> Record:

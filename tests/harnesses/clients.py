@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sysconfig
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ TOOLS = {
     "opencode": ("bash", "command"),
 }
 """The shell of each harness and its argument."""
+
+LOOKS = {
+    "claude": ("Read", "file_path"),
+    "codex": ("view_image", "path"),
+    "pi": ("read", "path"),
+    "opencode": ("read", "filePath"),
+}
+"""The tool of each harness that shows an image to the model, and its argument."""
+
+PICTURE = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+"""An image of one pixel."""
 
 OPTIONS = {
     "claude": ("--output-format", "stream-json", "--verbose", "--model", "claude-sonnet-4-5"),
@@ -176,7 +188,7 @@ class Client:
     def _pi(self, url: str) -> dict[str, str]:
         folder = self.home / ".pi/agent"
         folder.mkdir(parents=True)
-        known = {"id": "scripted", "contextWindow": 200_000, "maxTokens": 8_000}
+        known = {"id": "scripted", "contextWindow": 200_000, "maxTokens": 8_000, "input": ["text", "image"]}
         provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "none", "models": [known]}
         (folder / "models.json").write_text(json.dumps({"providers": {"scripted": provider}}))
         settings = {"compaction": {"enabled": True, "reserveTokens": 1_000, "keepRecentTokens": 50}}
@@ -186,7 +198,8 @@ class Client:
     def _opencode(self, url: str) -> dict[str, str]:
         folder = self.home / ".config/opencode"
         folder.mkdir(parents=True)
-        known = {"name": "scripted", "limit": {"context": 200_000, "output": 8_000}, "tool_call": True}
+        known: dict[str, Any] = {"name": "scripted", "limit": {"context": 200_000, "output": 8_000}, "tool_call": True}
+        known |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
         options = {"baseURL": f"{url}/v1", "apiKey": "none"}
         provider = {"npm": "@ai-sdk/openai-compatible", "name": "s", "options": options, "models": {"scripted": known}}
         settings = {

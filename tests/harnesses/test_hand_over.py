@@ -1,15 +1,16 @@
 """The real clients continue sessions that were handed over to them, with the same messages in their requests."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
-from tests.harnesses.clients import REAL, TOOLS, Client, compact
+from tests.harnesses.clients import PICTURE, REAL, TOOLS, Client, compact
 from tests.harnesses.scripted_model import ANSWER, PROMPT, SUMMARY, ScriptedModel, Step
 
 TALK: list[Event] = [
@@ -18,7 +19,9 @@ TALK: list[Event] = [
     ToolCallEvent(call="call/1", tool="files.read", args={"path": "b.txt"}, message="m1"),
     ToolCallEvent(call="call/2", tool="files.read", args={"path": "c.txt"}, message="m1"),
     ToolResultEvent(call="call/2", text="SECOND-OUTPUT", is_error=True),
-    ToolResultEvent(call="call/1", text="FIRST-OUTPUT"),
+    ToolResultEvent(
+        call="call/1", text="FIRST-OUTPUT", attachments=(Attachment(media_type="image/png", data=PICTURE),)
+    ),
     ResponseEvent(text="ANSWERED", message="m2"),
     PromptEvent(text="ASKED-AGAIN"),
 ]
@@ -77,6 +80,7 @@ def test_the_real_client_continues_a_session_of_another_harness(harness: str, da
     parts = ["ASKED:", "LOOKING", "b.txt", "c.txt", "FIRST-OUTPUT", "SECOND-OUTPUT", "ANSWERED", "ASKED-AGAIN", PROMPT]
     places = [first.index(part) for part in parts]
     assert places == sorted(places)
+    assert first.count(b64encode(PICTURE).decode()) == 1
     with connect_sync(daemon.socket) as ctxd:
         newest = ctxd.context_current(session=made["session"]).context_id
         story = ctxd.commit_materialize(newest, stop="root", format="narrative-v1").content or ""

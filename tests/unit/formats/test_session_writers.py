@@ -219,6 +219,23 @@ def test_the_text_names_an_attachment_that_no_model_of_the_harness_takes(harness
     assert left_out == {"attachment": 2}
 
 
+@pytest.mark.requirement("HND-6")
+def test_opencode_gets_an_attachment_of_an_output_with_the_ids_that_its_import_requires() -> None:
+    image = typed.Attachment(media_type="image/png", data=b"picture")
+    events = [
+        TALK[0], typed.ToolCallEvent(call="c", tool="read"), typed.ToolResultEvent(call="c", attachments=(image,) * 2)
+    ]  # fmt: skip
+    content = written(events, "opencode", NEW, own=False, losses=Losses())
+    assert content is not None
+    (part,) = (
+        part for message in json.loads(content)["messages"] for part in message["parts"] if part["type"] == "tool"
+    )
+    files = part["state"]["attachments"]
+    assert [(each["sessionID"], each["messageID"]) for each in files] == [(part["sessionID"], part["messageID"])] * 2
+    assert len({part["id"], *(each["id"] for each in files)}) == 3
+    assert all(each["id"].startswith("prt_") for each in files)
+
+
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
 def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness: HarnessCommand) -> None:
