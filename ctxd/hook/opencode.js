@@ -80,7 +80,9 @@ export const CtxdPlugin = async ({ directory }) => {
       const printed = hook(input.sessionID, "PostToolUse", {
         tool_name: input.tool,
         tool_input: input.args,
-        tool_response: output.output ?? output,
+        tool_response: output.attachments?.length
+          ? { output: output.output, attachments: output.attachments }
+          : (output.output ?? output),
         tool_use_id: input.callID,
       });
       if (printed && typeof output.output === "string") output.output = JSON.parse(printed).text;

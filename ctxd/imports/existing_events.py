@@ -338,7 +338,8 @@ def _place(kind: str, event: Event) -> str:
 
 
 def _has_attachments(event: Event) -> bool:
-    return isinstance(event, PromptEvent | ResponseEvent | ToolResultEvent) and bool(event.attachments)
+    """True for a message with attachments, of which hooks report only the text; of an output they report both."""
+    return isinstance(event, PromptEvent | ResponseEvent) and bool(event.attachments)
 
 
 def _digest(text: str) -> bytes:

@@ -1,11 +1,13 @@
 """Operation that records an event of a harness: it creates, resumes and pauses the session, and passes the reported
 tool call or texts to the operations on tool calls and the chat."""
 
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.compaction_kept_messages import with_kept_place
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
@@ -14,7 +16,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
 from ctxd.transcripts.shortened_output import shortened_output
-from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
+from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.session_list import SessionAnnotateParams
@@ -114,7 +116,7 @@ class HookOperations:
         is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request, is_late)
-        found = await self._with_unused_id(found)
+        found = await self._with_unused_id(actor, found)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
@@ -208,10 +210,16 @@ class HookOperations:
         assert isinstance(event, ToolCallEvent)
         if event.sidechain is not None:
             return await self._has(actor, native_op_id(found.session, "call", event.call, event.sidechain))
-        live = await self._sessions.live(found.session)
-        return any(live.state.is_a(id, "toolcall") for id in (event.call, toolcall_alias(found.session, event.call)))
+        return await self._has_object(found.session, event.call) or await self._has(
+            actor, native_op_id(found.session, "call", event.call)
+        )
 
-    async def _with_unused_id(self, found: HookInput) -> HookInput:
+    async def _has_object(self, session: str, call: str) -> bool:
+        """Return True if the output of a tool call is recorded as an object. Raises: CtxdError of the store."""
+        live = await self._sessions.live(session)
+        return any(live.state.is_a(id, "toolcall") for id in (call, toolcall_alias(session, call)))
+
+    async def _with_unused_id(self, actor: Actor, found: HookInput) -> HookInput:
         """Return ``found``, with another id of its tool call if a call with other arguments has that id. Raises:
         CtxdError corrupt, store_failed."""
         event = found.events[0] if found.is_start else found.call
@@ -220,6 +228,8 @@ class HookOperations:
         another = found.of_another_call(event.tool, event.args)
         if another is found:
             return found
+        if isinstance(event, HookedCall) and await self._has_output_of_other_kind(actor, found.session, event):
+            return found.of_another_call(event.tool, event.args, *event.output)
         if found.is_start and self._started.note(found.session, event.call, another.call_id):
             return another
         if not found.is_start and self._started.has(found.session, another.call_id):
@@ -235,6 +245,13 @@ class HookOperations:
             if "secrets" not in known and (known.get("tool"), known.get("args")) != (event.tool, event.args):
                 return another
         return found
+
+    async def _has_output_of_other_kind(self, actor: Actor, session: str, call: HookedCall) -> bool:
+        """Return True if the id of ``call`` has an output as an object, and this one is recorded as events, or the
+        reverse. Raises: CtxdError of the store."""
+        if call.attachments:
+            return await self._has_object(session, call.call)
+        return await self._has(actor, native_op_id(session, "call", call.call))
 
     async def _has(self, actor: Actor, op_id: str) -> bool:
         """True if the operation ``op_id`` was accepted. Raises: CtxdError corrupt, store_failed."""
@@ -265,17 +282,39 @@ class HookOperations:
         if found.call is None:
             params = SessionAppendParams(session=found.session, events=found.events)
             return found, await self._chat.append(actor, params, request, also_paused=is_late)
+        call = found.call
         try:
-            return found, await self._record_call(actor, found.session, found.call, request, is_late)
+            return found, await self._record_call(actor, found.session, call, request, is_late)
         except CtxdError as error:
-            found = found.of_another_call(found.call.tool, found.call.args, found.call.text)
-            if error.code != "toolcall_conflict" or found.call is None:
+            another = found.of_another_call(call.tool, call.args, *call.output)
+            is_other = error.code == "toolcall_conflict" or (
+                error.code == "idempotency_mismatch" and not await self._is_recorded(found.session, call)
+            )
+            if another.call is None or not is_other:
                 raise
-            return found, await self._record_call(actor, found.session, found.call, request, is_late)
+        own = msgspec.structs.replace(request, op_id=another.native or request.op_id)
+        try:
+            return another, await self._record_call(actor, found.session, another.call, own, is_late)
+        finally:
+            request.submitted = request.submitted or own.submitted
+
+    async def _is_recorded(self, session: str, call: HookedCall) -> bool:
+        """Return True if the chat has this output of a call, or one with secrets, which may be in another form; always
+        True without attachments. Cost: a read of the whole chat. Raises: CtxdError of the store."""
+        if not call.attachments:
+            return True
+        async with aclosing(read_pages(await self._sessions.live(session))) as pages:
+            async for page in pages:
+                if any(_is_output_of(call, event) for _, event in page.placed()):
+                    return True
+        return False
 
     async def _record_call(
         self, actor: Actor, session: str, call: HookedCall, request: WriteRequest, is_late: bool
     ) -> Accepted:
+        if call.attachments:
+            params = SessionAppendParams(session=session, events=call.events)
+            return await self._chat.append(actor, params, request, also_paused=is_late)
         return await self._toolcalls.record(
             actor,
             ToolcallRecordParams(
@@ -291,3 +330,10 @@ class HookOperations:
             request,
             also_paused=is_late,
         )
+
+
+def _is_output_of(call: HookedCall, event: Event) -> bool:
+    """True if ``event`` is the output of ``call``; also if the event has secrets, and so perhaps another text."""
+    if not isinstance(event, ToolResultEvent) or event.sidechain is not None or event.call != call.call:
+        return False
+    return event.secrets is not None or (event.text, event.attachments) == (call.text, call.attachments)

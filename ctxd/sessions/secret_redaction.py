@@ -10,7 +10,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from ctxd.objects.document import Document, media_type, require_text
+from ctxd.media_types import media_type
+from ctxd.objects.document import Document, require_text
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.stored_session import events_size

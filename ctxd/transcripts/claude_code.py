@@ -239,7 +239,7 @@ class _Reader:
                 case {"type": "text"}:
                     texts.append(as_text(block.get("text")))
                 case {"type": "image" | "document"}:
-                    attachments += _attachments(block)
+                    attachments += attachments_of(block)
                 case str():
                     texts.append(block)
                 case _:
@@ -354,7 +354,7 @@ def _block(
             # Result of a tool that the provider ran.
             return _result(block, {name: value for name, value in common.items() if name != "meta"}, common.get("meta"))
         case {"type": "image" | "document"}:
-            return typed.ResponseEvent(attachments=tuple(_attachments(block)), stop_reason=stop, **billed, **common)
+            return typed.ResponseEvent(attachments=tuple(attachments_of(block)), stop_reason=stop, **billed, **common)
         case _:
             return typed.OpaqueEvent(kind=_kind(block), data=block, **common)
 
@@ -369,7 +369,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
             case "text":
                 texts.append(as_text(item.get("text")))
             case "image" | "document":
-                attachments += _attachments(item)
+                attachments += attachments_of(item)
             case _:
                 texts += filter(None, _found(item))
                 unread.append(item)
@@ -394,7 +394,7 @@ def _found(item: Record) -> list[str]:
         case {"type": "web_search_result"}:
             return [": ".join(filter(None, (as_text(item.get("title")), as_text(item.get("url")))))]
         case {"type": "web_fetch_result"}:
-            files = _attachments(record_of(item.get("content")))
+            files = attachments_of(record_of(item.get("content")))
             texts = [(file.data or b"").decode("utf-8", "replace") for file in files if file.media_type == _PLAIN]
             return [as_text(item.get("url")), *texts]
         case {"stdout": str(out)}:
@@ -405,7 +405,7 @@ def _found(item: Record) -> list[str]:
             return []
 
 
-def _attachments(block: Record) -> list[typed.Attachment]:
+def attachments_of(block: Record) -> list[typed.Attachment]:
     """Return the image or the document of a block; for a document that consists of blocks, its text and its images."""
     source, name = record_of(block.get("source")), as_text(block.get("title")) or None
     is_image = block.get("type") == "image"
@@ -421,7 +421,9 @@ def _attachments(block: Record) -> list[typed.Attachment]:
             parts = source.get("content")
             texts = [parts] if isinstance(parts, str) else [as_text(part.get("text")) for part in records_of(parts)]
             text = "\n".join(filter(None, texts)).encode()
-            images = [each for part in records_of(parts) if part.get("type") == "image" for each in _attachments(part)]
+            images = [
+                each for part in records_of(parts) if part.get("type") == "image" for each in attachments_of(part)
+            ]
             return [typed.Attachment(media_type=_PLAIN, name=name, data=text), *images]
         case "file":
             return [typed.Attachment(media_type=media_type, name=name or as_text(source.get("file_id")) or None)]

@@ -13,8 +13,9 @@ import msgspec
 
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
-from ctxd.transcripts.record_decoding import Entry, Line, Record, args_object, as_text, decoded, record_of, records_of
+from ctxd.transcripts.record_decoding import Entry, Line, Record, args_object, as_text, decoded, record_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus
@@ -70,7 +71,8 @@ def another_call_id(call: str, *content: object) -> str:
 
 class HookedCall(NamedTuple):
     """One tool call in the main conversation, with its output as text. ``is_started``: the call is already recorded,
-    without the output."""
+    without the output. A call whose output has ``attachments``, at the time ``at``, is recorded as events, the others
+    as objects, which have only text."""
 
     call: str
     tool: str
@@ -78,6 +80,27 @@ class HookedCall(NamedTuple):
     text: str
     status: ToolcallStatus
     is_started: bool = False
+    attachments: tuple[typed.Attachment, ...] = ()
+    at: int | None = None
+
+    def key(self, session: str) -> str | None:
+        """Return the operation id with which ``events`` are recorded; None without attachments."""
+        return native_op_id(session, "call", self.call) if self.attachments else None
+
+    @property
+    def events(self) -> tuple[typed.Event, ...]:
+        """The call and its output as events; only the output if the call is already recorded."""
+        output = typed.ToolResultEvent(
+            call=self.call, text=self.text, attachments=self.attachments, is_error=self.status != "ok", at=self.at
+        )
+        if self.is_started:
+            return (output,)
+        return typed.ToolCallEvent(call=self.call, tool=self.tool, args=self.args, at=self.at), output
+
+    @property
+    def output(self) -> tuple[object, ...]:
+        """The output as content for ``another_call_id``."""
+        return (self.text, self.attachments) if self.attachments else (self.text,)
 
     @property
     def display(self) -> str | None:
@@ -137,7 +160,8 @@ class HookInput(NamedTuple):
         id = another_call_id(self.call_id, *content)
         start = native_op_id(self.session, "start", id)
         if self.call is not None:
-            return self._replace(call=self.call._replace(call=id, is_started=False), start=start)
+            call = self.call._replace(call=id, is_started=False)
+            return self._replace(call=call, native=call.key(self.session), start=start)
         started = msgspec.structs.replace(self.events[0], call=id)
         return self._replace(events=(started,), native=start, start=start)
 
@@ -251,16 +275,20 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     call = call or f"call-{_digest(msgspec.json.encode(record).decode())}"
     failed = record.get("hook_event_name") == "PostToolUseFailure"
     response = record.get("error") if failed else record.get("tool_response")
-    text = output_text(response)
+    output = output_of(response)
     failed = failed or record.get("is_error") is True
     status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
     found = found._replace(start=start, response=response)
     if place["sidechain"] is None:
-        return found._replace(call=HookedCall(call, tool, args_object(record.get("tool_input")), text, status))
+        args = args_object(record.get("tool_input"))
+        made = HookedCall(call, tool, args, output.text, status, attachments=output.attachments, at=place["at"])
+        return found._replace(call=made, native=made.key(found.session))
     # Only tool calls of the main conversation become objects: those of a sub-agent are recorded as events.
     events = (
         typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
-        typed.ToolResultEvent(call=call, text=text, is_error=status != "ok", **place),
+        typed.ToolResultEvent(
+            call=call, text=output.text, attachments=output.attachments, is_error=status != "ok", **place
+        ),
     )
     return found._replace(events=events, native=native_op_id(found.session, "call", call, *_agent_of(place)))
 
@@ -312,27 +340,6 @@ def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> Hook
     tokens = before if isinstance(before, int) and not isinstance(before, bool) and before >= 0 else None
     event = typed.CompactionEvent(summary=summary, kept_from=kept, tokens_before=tokens, meta=meta, **place)
     return found._replace(events=(event,))
-
-
-def output_text(response: object) -> str:
-    """Return the output of a tool as text, from the forms that harnesses pass to hooks; other values as JSON."""
-    match response:
-        case None:
-            return ""
-        case str():
-            return response
-        case {"stdout": str(out)}:
-            return "\n".join(part for part in (out, as_text(record_of(response).get("stderr"))) if part)
-        case {"file": {"content": str(content)}}:
-            return content
-        case {"content": [*blocks]} | [*blocks] if blocks and all(_is_text(block) for block in blocks):
-            return "\n".join(as_text(block.get("text")) for block in records_of(blocks))
-        case _:
-            return msgspec.json.encode(response).decode()
-
-
-def _is_text(block: object) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def _turn(record: Record) -> str | None:

@@ -12,9 +12,10 @@ from ctxd_protocol.session_types import Harness
 
 def shortened_output(harness: Harness, found: HookInput, chars: int) -> str | None:
     """Return the text that a hook of ``harness`` prints to cut an output of more than ``chars`` characters for the
-    model, with the id of the whole; None for a shorter output, a failed call, or a form that cannot be replaced."""
+    model, with the id of the whole; None for a shorter output, one with attachments, a failed call, or a form that
+    cannot be replaced."""
     call = found.call
-    if call is None or call.status != "ok" or len(call.text) <= chars:
+    if call is None or call.attachments or call.status != "ok" or len(call.text) <= chars:
         return None
     note = f"\n[… {len(call.text) - chars:,} characters are left out; all of it: ctx object cat {call.call} …]\n"
     text = call.text[: chars // 2] + note + call.text[len(call.text) - chars // 2 :]

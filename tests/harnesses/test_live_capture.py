@@ -3,13 +3,14 @@
 import json
 import sqlite3
 from contextlib import closing
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
-from tests.harnesses.clients import CTX, REAL, TOOLS, Client, captured, compact
+from tests.harnesses.clients import CTX, LOOKS, PICTURE, REAL, TOOLS, Client, captured, compact
 from tests.harnesses.scripted_model import (
     ANSWER,
     COMMANDS,
@@ -57,6 +58,35 @@ def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Run
         ]
     assert [output.strip() for output in outputs] == [command.removeprefix("echo ") for command in COMMANDS]
     assert "ctx-" in client.ctx("log")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-22")
+@REAL
+def test_an_image_that_the_model_looks_at_is_captured_once(harness: str, daemon: Running, tmp_path: Path) -> None:
+    name, argument = LOOKS[harness]
+    picture = tmp_path / "client/tree/one.png"
+    scripts = {PROMPT: [Step(SAID[0], ((name, {argument: str(picture)}),)), Step(ANSWER)]}
+    with ScriptedModel(TOOLS[harness], scripts=scripts) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        picture.write_bytes(PICTURE)
+        client.connect()
+        client.ask()
+    (result,) = (event for event in captured(daemon) if event["event"] == "tool_result")
+    (image,) = result["attachments"]
+    assert (image["media_type"], b64decode(image["data"])) == ("image/png", PICTURE)
+    with connect_sync(daemon.socket) as ctxd:
+        session = ctxd.session_list().sessions[0].session
+        if ctxd.session_get(session).session.state == "active":
+            ctxd.session_pause(session)
+        client.ctx("import", harness)
+        deltas = [
+            ctxd.commit_materialize(each.commit, stop=each.commit, format="claude-code-v1").content or ""
+            for each in ctxd.commit_list(session=session, limit=1000).commits
+        ]
+    # Claude Code also logs its requests.
+    messages = [line for delta in deltas for line in delta.splitlines() if json.loads(line)["type"] == "user"]
+    assert sum(image["data"] in line for line in messages) == 1
 
 
 @pytest.mark.timeout(240)

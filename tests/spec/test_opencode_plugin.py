@@ -130,6 +130,17 @@ def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin
     assert not client.session_list(label=f"native_session={origin}-fork").sessions
 
 
+@pytest.mark.requirement("HOK-22")
+def test_an_image_in_an_output_is_an_attachment(plugin: Plugin, client: SyncClient) -> None:
+    file = {"type": "file", "mime": "image/png", "url": "data:image/png;base64,aGk=", "filename": "a.png"}
+    input = {"sessionID": plugin.native, "tool": "read", "callID": "c1", "args": {}}
+    plugin.play(("tool.execute.after", input, {"title": "", "output": "seen", "metadata": {}, "attachments": [file]}))
+    result = client.session_events(plugin.id).events[-1].event
+    assert (result["text"], result["attachments"]) == (
+        "seen", [{"media_type": "image/png", "name": "a.png", "data": "aGk="}]
+    )  # fmt: skip
+
+
 @pytest.mark.requirement("HOK-14")
 def test_each_text_of_a_prompt_is_one_as_in_the_database(plugin: Plugin, client: SyncClient) -> None:
     plugin.play(plugin.prompt("msg_1", "one text", "another text"))

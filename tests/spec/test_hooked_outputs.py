@@ -1,0 +1,147 @@
+"""Images in the outputs of tools, as hooks report them: they are recorded as an import stores them, and once."""
+
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd.transcripts.hook_events import native_call_id
+from ctxd_client import connect_sync
+from ctxd_protocol.event_types import ToolCallEvent, ToolResultEvent
+from tests.client.running import Running
+from tests.spec.harness_files import Pi, Thread
+from tests.spec.test_exactly_once import FORMAT, Session
+from tests.spec.test_hooks import Harness, content, events
+from tests.spec.test_import import Record, commits, imported
+
+BYTES = b"\x89PNG\r\n\x1a\n of a picture"
+DATA = b64encode(BYTES).decode()
+URL = f"data:image/png;base64,{DATA}"
+
+
+def file_of(data: bytes) -> Record:
+    """The output of Claude Code's tool ``Read`` for an image."""
+    return {"type": "image", "file": {"base64": b64encode(data).decode(), "type": "image/png"}}
+
+
+def look(harness: Harness, response: Any, call: str = "c1", *, is_started: bool = True, **args: str) -> None:
+    """A call of a tool, each end of which two hooks report."""
+    members = {"tool_name": "Read", "tool_input": args, "tool_use_id": call}
+    for _ in range(2 if is_started else 0):
+        harness.hook("PreToolUse", **members)
+    for _ in range(2):
+        harness.hook("PostToolUse", tool_response=response, **members)
+
+
+def results(harness: Harness) -> list[ToolResultEvent]:
+    return [event for event in events(harness) if isinstance(event, ToolResultEvent)]
+
+
+def stored(daemon: Running, session: str) -> int:
+    """How often the image is in the commits of a session."""
+    with connect_sync(daemon.socket) as client:
+        client.context_current(session=session)
+        deltas = [client.commit_materialize(each, stop=each, format=FORMAT) for each in commits(client, session)]
+    return sum(str(each.content).count(DATA) for each in deltas)
+
+
+def written(harness: str, folder: Path) -> tuple[str, Any]:
+    """A transcript with a prompt and a call whose output is an image; its session, and the output as a hook has it."""
+    if harness == "codex":
+        thread = Thread()
+        thread.begin()
+        thread.ask("a")
+        thread.add("", type="function_call", name="view_image", call_id="c1", arguments="{}")
+        block = {"type": "input_image", "image_url": URL}
+        thread.add("", type="function_call_output", call_id="c1", output=[block])
+        thread.write(folder)
+        return thread.thread, [block]
+    pi = Pi()
+    call = {"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}
+    output = [{"type": "text", "text": "seen"}, {"type": "image", "data": DATA, "mimeType": "image/png"}]
+    pi.write(
+        folder,
+        pi.says("a"),
+        pi.says("b", "assistant", content=[call]),
+        pi.says("c", "toolResult", toolCallId="c1", toolName="read", content=output, isError=False),
+    )
+    return pi.native, {"content": output}
+
+
+@pytest.mark.requirement("HOK-22")
+@pytest.mark.parametrize("name", ["codex", "pi"])
+def test_an_image_that_hooks_and_an_import_see_is_stored_once(running: Running, tmp_path: Path, name: str) -> None:
+    native, response = written(name, tmp_path / "sources")
+    harness = Harness(running, tmp_path / "home", name, native)
+    harness.hook("UserPromptSubmit", prompt="text a", prompt_id="p1")
+    look(harness, response)
+    harness.hook("SessionEnd", reason="other")
+    (result,) = results(harness)
+    (image,) = result.attachments
+    assert (image.media_type, image.data) == ("image/png", BYTES) and DATA not in result.text
+    imported(running, name, tmp_path / "sources")
+    assert stored(running, harness.session) == 1
+
+
+@pytest.mark.requirement("HOK-22")
+def test_an_image_that_hooks_and_an_import_of_claude_code_see_is_stored_once(running: Running, tmp_path: Path) -> None:
+    session = Session(running, tmp_path / "home")
+    session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-a")
+    session.write("user", text="prompt a")
+    session.write("assistant", {"type": "tool_use", "id": "c1", "name": "Read", "input": {}})
+    session.hook("PreToolUse", tool_name="Read", tool_use_id="c1", tool_input={})
+    session.hook("PostToolUse", tool_name="Read", tool_use_id="c1", tool_input={}, tool_response=file_of(BYTES))
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}
+    session.write("user", {"type": "tool_result", "tool_use_id": "c1", "content": [block]})
+    session.hook("SessionEnd", reason="other")
+    assert session.imported()["recorded"] == 3
+    assert stored(running, session.id) == 1
+
+
+@pytest.mark.requirement("HOK-22")
+def test_an_image_is_recorded_once_however_its_call_is_reported(harness: Harness) -> None:
+    look(harness, file_of(BYTES), "c1")
+    look(harness, file_of(BYTES), "c2", is_started=False)
+    harness.hook("PreToolUse", tool_name="Read", tool_input={}, tool_use_id="c2")
+    found = [event.call for event in events(harness) if isinstance(event, ToolCallEvent | ToolResultEvent)]
+    assert found == ["c1", "c1", "c2", "c2"]
+
+
+@pytest.mark.requirement("HOK-15")
+@pytest.mark.requirement("HOK-22")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_outputs_with_and_without_images_under_one_native_id_are_all_recorded(
+    harness: Harness, is_restarted: bool
+) -> None:
+    outputs = [file_of(BYTES), file_of(BYTES + b"2"), "no picture", file_of(BYTES + b"3"), "no picture either"]
+    for response in outputs:
+        look(harness, response, "call_0", path="screen")
+        if is_restarted:
+            harness.daemon.kill()
+            harness.daemon.start()
+    found = results(harness)
+    seen: list[Any] = [each.attachments[0].data if each.attachments else None for each in found]
+    assert seen == [BYTES, BYTES + b"2", None, BYTES + b"3", None]
+    made = [event.call for event in events(harness) if isinstance(event, ToolCallEvent)]
+    assert made == [each.call for each in found] and len({*made}) == len(outputs)
+    assert {native_call_id(call) for call in made} == {"call_0"}
+
+
+@pytest.mark.requirement("HOK-22")
+def test_an_image_of_a_sub_agent_is_an_attachment(harness: Harness) -> None:
+    members = {"tool_name": "Read", "tool_input": {}, "tool_use_id": "c1", "agent_id": "a1"}
+    harness.hook("PostToolUse", tool_response=file_of(BYTES), **members)
+    (result,) = results(harness)
+    assert (result.sidechain, result.text, len(result.attachments)) == ("a1", "", 1)
+
+
+@pytest.mark.requirement("HOK-22")
+def test_a_large_image_is_kept_and_one_above_the_limit_of_an_event_is_named(harness: Harness) -> None:
+    for call, size in (("c1", 5_000_000), ("c2", 9_000_000)):
+        look(harness, file_of(BYTES.ljust(size, b".")), call)
+    kept, named = results(harness)
+    assert [len(each.data or b"") for each in kept.attachments] == [5_000_000]
+    with connect_sync(harness.daemon.socket) as client:
+        text = content(client, harness.session, str(named.object))
+    assert text == "[image/png, not recorded: the data is incomplete]"
