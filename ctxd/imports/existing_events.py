@@ -95,7 +95,7 @@ class ExistingEvents:
         self.before = before
         self.newest = newest
         self.left_out = 0
-        """Number of lines left out, as the session has all of their content."""
+        """Number of lines left out, as the session has all of their content, or all messages in them."""
         self._recorded = Counter[Key]()
         self._redact = redact
         self._redacted: dict[Key, list[Key]] = {}
@@ -209,6 +209,8 @@ class ExistingEvents:
         if len(known) == len(events) and not any(map(_has_attachments, known)):
             self.left_out += 1
             return line._replace(to_store=b"")
+        # A message of opencode keeps what no event of a hook has, such as its times.
+        self.left_out += "parts" in line.record and len(known) == sum(bool(_keys(event)) for event in events)
         record = _trimmed(line.record, known)
         return line._replace(to_store=msgspec.json.encode(record) + b"\n", record=record)
 

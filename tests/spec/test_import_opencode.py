@@ -247,7 +247,7 @@ def test_texts_that_opencode_adds_are_not_imported_again(daemon: Running, client
     notices = [SystemEvent(text="go on", kind="synthetic")] * 2
     client.session_append(session, events=[PromptEvent(text="first"), *notices])
     client.session_pause(session)
-    imported(daemon, "opencode", tmp_path)
+    assert imported(daemon, "opencode", tmp_path)["recorded"] == 2
     lines = [
         text(client, commit.commit) for commit in commits(client, session).values() if commit.format == "opencode-v1"
     ]
