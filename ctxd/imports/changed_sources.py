@@ -111,9 +111,16 @@ class ChangedSources:
 
 def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
-    that came since let it appear as the other: it would get a second chain. A rollout has the recorded format."""
+    that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format, and an
+    unnamed fork the recorded origin, if it was imported before."""
     if source.format == "codex" and known.format == "codex-events":
         source = source._replace(format="codex-events")
+    if (stored := source.stored) is not None and (stored.copied_from or known.copied_from):
+        from ctxd.transcripts.discovery import with_origin
+
+        # Versions that did not recognise such a fork have imported all of it.
+        known.copied_from = known.copied_from or ("" if known.commits else stored.copied_from)
+        source = with_origin(source, known.copied_from)
     is_other = bool(known.size) and known.session == source.session and known.agent != source.agent
     return source._replace(agent=known.agent, spawn_keys=()) if is_other else source
 

@@ -28,6 +28,10 @@ _COPIED: Final = frozenset(
 """Members of a record that a copy may change: a fork of Claude Code is one chain even if its origin is a tree."""
 
 
+_RENAMED: Final = frozenset({"id", "sessionID", "messageID", "parentID", "tail_start_id"})
+"""Members of messages and parts of opencode with ids that are others in a fork."""
+
+
 class LinesToRepeat(TranscriptPlan):
     """Plan of the beginning of a source whose commits are not known, or lack what hooks have recorded: chains after its
     lines repeat them."""
@@ -114,6 +118,23 @@ def fingerprint(record: Record) -> int:
     return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
 
 
+def _fork_fingerprint(record: Record) -> int:
+    """Return the ``fingerprint`` of a message of opencode that is equal for a copy under other ids, even if the origin
+    has changed since: opencode adds a summary of changed files, and the time at which an output left the window."""
+    info = record_of(record.get("info"))
+    same = {name: value for name, value in info.items() if name not in _RENAMED and not isinstance(value, dict)}
+    parts = [_without_renamed(part) for part in records_of(record.get("parts"))]
+    return fingerprint({"info": {**same, "time": info.get("time")}, "parts": parts})
+
+
+def _without_renamed(part: Record) -> Record:
+    state = record_of(part.get("state"))
+    time = {name: value for name, value in record_of(state.get("time")).items() if name != "compacted"}
+    files = [_without_renamed(file) for file in records_of(state.get("attachments"))]
+    same = {name: value for name, value in part.items() if name not in _RENAMED}
+    return {**same, "state": {**state, "time": time, "attachments": files}} if state else same
+
+
 def _without_place(record: Record) -> Record:
     return {name: value for name, value in record.items() if name not in ("sessionID", "messageID")}
 
@@ -153,6 +174,8 @@ class CopyDetector:
         is_of_another = origin is not None and origin[0].session != source.session
         self._is_selection = is_of_another and (bool(source.first_own) or source.format == "opencode")
         self._places: dict[int, deque[int]] | None = None
+        has_other_ids = is_of_another and source.stored is not None and bool(source.stored.copied_from)
+        self._fingerprint = _fork_fingerprint if has_other_ids else fingerprint
 
     def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta | None]:
         """Add the next line to ``plan``, or skip it there if it is a copy. Other lines without an id are held until the
@@ -271,8 +294,8 @@ class CopyDetector:
             self._places = defaultdict(deque)
             for place, theirs in self._theirs:
                 if self._is_keyed_there(place, theirs):
-                    self._places[fingerprint(theirs.record or {})].append(place)
-        found = self._places.get(fingerprint(record))
+                    self._places[self._fingerprint(theirs.record or {})].append(place)
+        found = self._places.get(self._fingerprint(record))
         return found.popleft() if found else None
 
     def _leave_headless(self, plan: TranscriptPlan) -> None:

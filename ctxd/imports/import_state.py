@@ -46,7 +46,8 @@ class SourceState(msgspec.Struct, array_like=True):
     reference that repeats the lines of its origin. ``undated``: the newest time, in ms since
     1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
     ``format``: that of a rollout of codex; empty for other sources, and in older records. ``whole_lines``: the number
-    of lines in ``whole``; 0 in older records.
+    of lines in ``whole``; 0 in older records. ``copied_from``: the session that an unnamed fork of opencode continues,
+    empty for none, and in older records.
     """
 
     parser: int
@@ -72,6 +73,7 @@ class SourceState(msgspec.Struct, array_like=True):
     undated: int = 0
     format: str = ""
     whole_lines: int = 0
+    copied_from: str = ""
 
 
 class _StoredRecord:

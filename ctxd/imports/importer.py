@@ -272,7 +272,10 @@ class TranscriptImport:
                 return PlannedSource(source, plan, batches, done, stat, is_continuation=True), CopyDetector(
                     source, (source, before)
                 )
-            return PlannedSource(source, plan, batches, done, stat), await self._copies(source)
+            # A hand-over to the same harness repeats messages of the session that it continues.
+            is_written = existing is not None and existing.written > 0
+            copies = CopyDetector(source, None) if is_written else await self._copies(source)
+            return PlannedSource(source, plan, batches, done, stat), copies
         live.done.continue_reading(live.plan)
         if existing is not None and live.plan.existing is not None:
             existing.take_over(live.plan.existing)

@@ -13,8 +13,8 @@ from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript
 from ctxd.transcripts.format_detection import LINE_READERS
-from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
 

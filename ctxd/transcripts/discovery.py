@@ -199,12 +199,19 @@ def _session(harness: HarnessCommand, native: str, path: Path) -> str:
 
 def _stored(path: Path, session: StoredSession) -> Transcript:
     id = _session("opencode", session.id, path)
-    parent = session.parent or session.fork
+    parent = session.parent or session.fork or session.copied_from
     return Transcript(
         f"{path}#{session.id}", path, "opencode", id, session.id, session.workdir, root=id,
         parent=_session("opencode", parent, path) if parent else "", is_spawned=bool(session.parent),
-        began=session.created if session.parent else None, is_copy=bool(session.fork), stored=session,
+        began=session.created if session.parent else None, is_copy=bool(session.fork or session.copied_from),
+        stored=session,
     )  # fmt: skip
+
+
+def with_origin(source: Transcript, native: str) -> Transcript:
+    """Return the session of a database as a fork of the session ``native`` that it does not name; of none if empty."""
+    assert source.stored is not None, "it is in a database"
+    return _stored(source.file, source.stored._replace(copied_from=native))
 
 
 def _of_document(harness: HarnessCommand, path: Path) -> Transcript | Skipped:

@@ -6,8 +6,10 @@ only read: databases are opened read-only, as opencode may be writing to them.
 
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -42,7 +44,8 @@ class StoredSession(NamedTuple):
     unknown.
 
     ``records`` reads it; raises OSError, sqlite3.Error. ``fork``: the session whose messages it begins with.
-    ``created``: when the session was created, in ms since 1970; None if it is not recorded.
+    ``created``: when the session was created, in ms since 1970; None if it is not recorded. ``copied_from``: as
+    ``fork``, for a session that does not name it; the messages have other ids.
     """
 
     id: str
@@ -52,6 +55,7 @@ class StoredSession(NamedTuple):
     records: Callable[[], Iterator[Record]]
     fork: str = ""
     created: int | None = None
+    copied_from: str = ""
 
 
 def numbered(records: Iterable[Record]) -> Iterator[Line]:
@@ -75,13 +79,15 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
                 yield _session(id, row, stamp, lambda id=id: _second_generation(path, id))  # type: ignore[misc]
         if _FIRST <= tables:
             stamps, messages = _stamps(database, "part"), _stamps(database, "message")
+            forks = _unnamed_forks(database)
             for (id,) in database.execute("SELECT id FROM session ORDER BY id").fetchall():
                 if id not in newer:
                     row = _row(database, "session", id)
                     stamp = (
                         f"{stamps.get(id)} {messages.get(id)} {row['time_updated']}" if "time_updated" in row else ""
                     )
-                    yield _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
+                    found = _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
+                    yield found._replace(copied_from=forks.get(id, ""))
 
 
 def has_known_tables(path: Path) -> bool:
@@ -106,6 +112,42 @@ def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[s
         return {}
     rows = database.execute(f"{wanted} ORDER BY session_id").fetchall()
     return {id: " ".join(map(str, stamp)) if is_stamped else "" for id, *stamp in rows}
+
+
+def _unnamed_forks(database: sqlite3.Connection) -> dict[str, str]:
+    """Return the forks of the first generation, each with the session whose messages it begins with.
+
+    A fork has copies of messages from before it was created, under other ids and at the same times. If several
+    sessions have them, it begins like the one that has most of them; of those, like the oldest.
+    """
+    columns = {column[1] for column in database.execute("PRAGMA table_info(session)")}
+    times = {column[1] for column in database.execute("PRAGMA table_info(message)")}
+    if not {"directory", "parent_id", "time_created"} <= columns or not {"session_id", "time_created"} <= times:
+        return {}
+    rows = database.execute(
+        "SELECT session.id, session.time_created, directory, begun FROM session JOIN "
+        "(SELECT session_id, min(time_created) AS begun FROM message GROUP BY session_id) ON session_id = session.id "
+        "WHERE parent_id IS NULL ORDER BY session.time_created, session.id"
+    ).fetchall()
+    alike = defaultdict[tuple[object, object], list[str]](list)
+    forks: dict[str, str] = {}
+    for id, created, directory, begun in rows:
+        older = alike[directory, begun]
+        if older and isinstance(begun, int) and isinstance(created, int) and begun < created:
+            own = _message_times(database, id)
+            forks[id] = max(older, key=lambda other: _common(own, _message_times(database, other)))
+        older.append(id)
+    return forks
+
+
+def _common(one: Iterable[object], other: Iterable[object]) -> int:
+    """Return how many items both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _message_times(database: sqlite3.Connection, session: str) -> list[object]:
+    found = database.execute("SELECT time_created FROM message WHERE session_id = ? ORDER BY time_created", (session,))
+    return [time for (time,) in found]
 
 
 def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:

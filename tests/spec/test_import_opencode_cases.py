@@ -2,6 +2,7 @@
 and rows that are damaged."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import Usage
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, Usage
 from tests.client.running import Running
 from tests.spec.imported_contexts import head, kept, narrative, spent
 from tests.spec.test_import import Record, commits, here, imported
@@ -363,6 +364,112 @@ def test_a_fork_of_the_second_generation_goes_on_from_what_it_has_copied(
     new.turn("y", "z")
     imported(daemon, "opencode", tmp_path)
     assert ids(client, fork) == "abiwxyz" and written(client, fork) == Counter("wxyz")
+
+
+def forked(store: Store, labels: str, copies: str) -> str:
+    """Let the store go on with a fork of its session, which has copies of the messages ``labels`` under other ids; the
+    id of the origin's session."""
+    origin, store.native = store.native, f"ses_{uuid4().hex[:20]}"
+    store.begin(store.native, title="New session - x (fork #1)")
+    ids = dict(zip(labels, copies, strict=True))
+    for label, copy in ids.items():
+        ((at, data),) = store.database.execute("SELECT time_created, data FROM message WHERE id = ?", (label,))
+        info = json.loads(data)
+        if info.get("parentID"):
+            info["parentID"] = ids[info["parentID"]]
+        store.add("message", id=copy, session_id=store.native, data=info)
+        store.database.execute("UPDATE message SET time_created = ? WHERE id = ?", (at, copy))
+        parts = store.database.execute("SELECT data FROM part WHERE message_id = ? ORDER BY id", (label,)).fetchall()
+        for number, (part,) in enumerate(parts):
+            store.add("part", id=f"{copy}-{number}", message_id=copy, session_id=store.native, data=part)
+    return here("opencode", origin)
+
+
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_fork_of_the_first_generation_goes_on_from_its_origin_which_it_does_not_name(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: Store, is_early: bool
+) -> None:
+    old.turn("a")
+    state: Record = {"status": "completed", "input": {}, "output": "out", "time": {"start": 1, "end": 2}}
+    call = {"type": "tool", "callID": "c1", "tool": "bash", "state": state}
+    old.says("b", "assistant", call, parentID="a")
+    old.turn("c", "d")
+    if is_early:
+        imported(daemon, "opencode", tmp_path)
+    origin = forked(old, "ab", "ij")
+    # opencode changes messages of the origin afterwards.
+    ((said,),) = old.database.execute("SELECT data FROM message WHERE id = 'a'")
+    old.change("message", "a", {**json.loads(said), "summary": {"diffs": []}})
+    old.change("part", "b-0", {**call, "state": {**state, "time": {**state["time"], "compacted": 3}}})
+    old.turn("w", "x")
+    fork = here("opencode", old.native)
+    assert imported(daemon, "opencode", tmp_path)["copied"] == 2
+    assert ids(client, fork) == "abwx" and written(client, fork) == Counter("wx")
+    another = forked(old, "ijwx", "klmn")
+    old.turn("y")
+    imported(daemon, "opencode", tmp_path)
+    assert another == fork and ids(client, here("opencode", old.native)) == "abwxy"
+    assert written(client, here("opencode", old.native)) == Counter("y")
+    assert sum((written(client, each) for each in (origin, fork)), Counter[str]())["w"] == 1
+    assert imported(daemon, "opencode", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+def test_a_fork_that_hooks_record_begins_with_the_messages_that_it_has_copied(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: Store
+) -> None:
+    old.turn("a", "b")
+    imported(daemon, "opencode", tmp_path)
+    old.at = time.time_ns() // 1_000_000
+    forked(old, "ab", "ij")
+    fork = here("opencode", old.native)
+    client.session_create("opencode", session=fork, checkpoint="turn")
+    copied: list[int] = []
+    for prompt, answer in ("wx", "yz"):
+        old.turn(prompt, answer)
+        events: list[Event] = [PromptEvent(text=f"text {prompt}"), ResponseEvent(text=f"text {answer}")]
+        client.session_append(fork, events=events)
+        client.session_pause(fork)
+        copied.append(imported(daemon, "opencode", tmp_path)["copied"])
+        told = str(client.commit_materialize(head(client, fork), stop="root", format="narrative-v1").content)
+        assert [told.count(f"text {label}") for label in f"ab{prompt}{answer}"] == [1, 1, 1, 1]
+        client.session_resume(fork)
+    assert copied == [2, 0]
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_fork_that_was_imported_as_a_chain_of_its_own_continues_it(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: Store
+) -> None:
+    old.turn("a", "b")
+    forked(old, "ab", "ij")
+    old.turn("w")
+    # It is not recognised, as by an earlier version.
+    old.database.execute("UPDATE message SET time_created = time_created + 1 WHERE id = 'a'")
+    imported(daemon, "opencode", tmp_path)
+    old.database.execute("UPDATE message SET time_created = time_created - 1 WHERE id = 'a'")
+    old.turn("x")
+    imported(daemon, "opencode", tmp_path)
+    fork = here("opencode", old.native)
+    assert ids(client, fork) == "ijwx" and written(client, fork) == Counter("ijwx")
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_fork_stays_with_its_origin_after_that_is_deleted(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: Store
+) -> None:
+    old.turn("a", "b")
+    origin = old.native
+    forked(old, "ab", "ij")
+    imported(daemon, "opencode", tmp_path)
+    for table, column in (("session", "id"), ("message", "session_id"), ("part", "session_id")):
+        old.database.execute(f"DELETE FROM {table} WHERE {column} = ?", (origin,))
+    old.at = time.time_ns() // 1_000_000
+    old.turn("w")
+    imported(daemon, "opencode", tmp_path)
+    fork = here("opencode", old.native)
+    assert ids(client, fork) == "abw" and written(client, fork) == Counter("w")
 
 
 @pytest.mark.requirement("IMP-7")
