@@ -15,8 +15,8 @@ from ctxd.imports.existing_events import HAND_OVER_DIGEST_BYTES, ExistingEvents,
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
-from ctxd.transcripts.record_decoding import as_text, record_of
 from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.record_decoding import as_text, record_of
 from ctxd.transcripts.source_lines import open_source
 from ctxd.transcripts.transcript_files import SourceSkipped
 from ctxd_protocol.event_types import Event

@@ -8,7 +8,7 @@ import msgspec
 
 from ctxd.media_types import UNKNOWN_MEDIA, media_type
 from ctxd.transcripts.claude_code import attachments_of
-from ctxd.transcripts.records import Record, as_text, attachment_of, record_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, attachment_of, record_of, records_of
 from ctxd_protocol.event_types import Attachment
 
 _TEXTS: Final = ("text", "input_text", "output_text")

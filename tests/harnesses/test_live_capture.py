@@ -2,8 +2,8 @@
 
 import json
 import sqlite3
-from contextlib import closing
 from base64 import b64decode
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Run
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 @REAL
 def test_an_image_that_the_model_looks_at_is_captured_once(harness: str, daemon: Running, tmp_path: Path) -> None:
     name, argument = LOOKS[harness]

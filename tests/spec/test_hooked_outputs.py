@@ -69,7 +69,7 @@ def written(harness: str, folder: Path) -> tuple[str, Any]:
     return pi.native, {"content": output}
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 @pytest.mark.parametrize("name", ["codex", "pi"])
 def test_an_image_that_hooks_and_an_import_see_is_stored_once(running: Running, tmp_path: Path, name: str) -> None:
     native, response = written(name, tmp_path / "sources")
@@ -84,7 +84,7 @@ def test_an_image_that_hooks_and_an_import_see_is_stored_once(running: Running, 
     assert stored(running, harness.session) == 1
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_an_image_that_hooks_and_an_import_of_claude_code_see_is_stored_once(running: Running, tmp_path: Path) -> None:
     session = Session(running, tmp_path / "home")
     session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-a")
@@ -99,7 +99,7 @@ def test_an_image_that_hooks_and_an_import_of_claude_code_see_is_stored_once(run
     assert stored(running, session.id) == 1
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_an_image_is_recorded_once_however_its_call_is_reported(harness: Harness) -> None:
     look(harness, file_of(BYTES), "c1")
     look(harness, file_of(BYTES), "c2", is_started=False)
@@ -109,7 +109,7 @@ def test_an_image_is_recorded_once_however_its_call_is_reported(harness: Harness
 
 
 @pytest.mark.requirement("HOK-15")
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_outputs_with_and_without_images_under_one_native_id_are_all_recorded(
     harness: Harness, is_restarted: bool
@@ -128,7 +128,7 @@ def test_outputs_with_and_without_images_under_one_native_id_are_all_recorded(
     assert {native_call_id(call) for call in made} == {"call_0"}
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_an_image_of_a_sub_agent_is_an_attachment(harness: Harness) -> None:
     members = {"tool_name": "Read", "tool_input": {}, "tool_use_id": "c1", "agent_id": "a1"}
     harness.hook("PostToolUse", tool_response=file_of(BYTES), **members)
@@ -136,7 +136,7 @@ def test_an_image_of_a_sub_agent_is_an_attachment(harness: Harness) -> None:
     assert (result.sidechain, result.text, len(result.attachments)) == ("a1", "", 1)
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_a_large_image_is_kept_and_one_above_the_limit_of_an_event_is_named(harness: Harness) -> None:
     for call, size in (("c1", 5_000_000), ("c2", 9_000_000)):
         look(harness, file_of(BYTES.ljust(size, b".")), call)

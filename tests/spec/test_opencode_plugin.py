@@ -130,12 +130,13 @@ def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin
     assert not client.session_list(label=f"native_session={origin}-fork").sessions
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_an_image_in_an_output_is_an_attachment(plugin: Plugin, client: SyncClient) -> None:
     file = {"type": "file", "mime": "image/png", "url": "data:image/png;base64,aGk=", "filename": "a.png"}
     input = {"sessionID": plugin.native, "tool": "read", "callID": "c1", "args": {}}
     plugin.play(("tool.execute.after", input, {"title": "", "output": "seen", "metadata": {}, "attachments": [file]}))
-    result = client.session_events(plugin.id).events[-1].event
+    events = [each.event for each in client.session_events(plugin.id).events]
+    (result,) = (event for event in events if event["event"] == "tool_result")
     assert (result["text"], result["attachments"]) == (
         "seen", [{"media_type": "image/png", "name": "a.png", "data": "aGk="}]
     )  # fmt: skip

@@ -81,7 +81,7 @@ def test_what_another_version_has_imported_is_not_committed_again(
     old.undo()
     # Read anew, as what a session is called may be read otherwise too.
     found = imported(daemon, path.parent)
-    assert (found.commits, found.imported, found.rewritten) == (0, 1, 0)
+    assert (found.commits, found.imported, found.unchanged, found.rewritten) == (0, 0, 1, 0)
     assert imported(daemon, path.parent).unchanged == 1
     # What is added continues the chain, with the cuts of the new version.
     append(path, *tagged(claude, "k", "l"), *tagged(claude, "m", "n"))

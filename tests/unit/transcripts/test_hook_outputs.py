@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.transcripts import claude_code, codex, opencode, pi
 from ctxd.transcripts.hook_outputs import output_of
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import Attachment, ToolResultEvent
 
 BYTES = b"\x89PNG\r\n\x1a\n of a picture"
@@ -49,7 +49,7 @@ def in_transcript(harness: str, output: Any) -> ToolResultEvent:
     return found
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 @pytest.mark.parametrize(
     ("harness", "hooked", "written"),
     [
@@ -74,7 +74,7 @@ def test_an_output_with_an_image_is_the_same_in_a_hook_and_in_a_transcript(
     assert [each.data for each in found.attachments] == [BYTES]
 
 
-@pytest.mark.requirement("HOK-22")
+@pytest.mark.requirement("HOK-23")
 def test_an_image_that_was_cut_is_named_in_the_text() -> None:
     cut = f"{DATA}\n[9,000 characters were cut by ctx-hook: the event is too large]"
     assert output_of({"content": [SAID, {**PI, "data": cut}, PI]}) == (
