@@ -109,14 +109,14 @@ def _places(harness: HarnessCommand, path: Path | None) -> list[Path]:
 
 async def _awaited_places(run: Invocation, harness: HarnessCommand) -> list[Path]:
     """Return the places where the harness keeps its sessions, once one of them exists. Cancel: safe."""
-    clock, is_told = SystemClock(), False
+    clock, is_noted = SystemClock(), False
     while True:
         try:
             return _places(harness, None)
         except Stop as missing:
-            if not is_told:
+            if not is_noted:
                 run.screen.note(f"ctx import: {missing.message} yet; waiting for them")
-            is_told = True
+            is_noted = True
         await clock.sleep(_IDLE_MS / 1000)
 
 
