@@ -232,8 +232,8 @@ def test_a_watch_dates_a_sub_agent_for_which_the_conversation_waits_as_it_ran(
 class EarlierImport(TranscriptImport):
     """Records no starts of sub-agents, as earlier versions."""
 
-    async def _record_outcome(self, planned: Any) -> None:
-        await super()._record_outcome(planned)
+    async def _record_outcome(self, planned: Any, made: int) -> None:
+        await super()._record_outcome(planned, made)
         planned.done.state.start = None
 
 

@@ -226,7 +226,7 @@ def test_changes_are_updates_at_the_end(s: SyncSession, tree: Path) -> None:
 @pytest.mark.requirement("REQ-1")
 def test_a_request_without_a_known_model_is_refused_with_the_remedy(s: SyncSession) -> None:
     s.user("Hello.")
-    with pytest.raises(InvalidCall, match="no model is given"):
+    with pytest.raises(InvalidCall, match="no model given"):
         s.assemble(format="openai-chat")
 
 

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.messages import strip_namespaces
-from ctxd.backends.xtdb.node.launch import ask
+from ctxd.backends.xtdb.node.launch import request
 from tests.xtdb.asking import Http, explained
 from tests.xtdb.running import node
 
@@ -139,11 +139,11 @@ async def test_the_latest_transactions_and_the_log_are_told(http):
 async def test_an_empty_node_has_no_latest_transaction():
     with node("memory") as empty:
         for operation in ("latest-completed-tx", "latest-submitted-tx"):
-            status, told = ask(empty.url, operation)
+            status, told = request(empty.url, operation)
             assert status == 404
             assert explained(strip_namespaces(told), f"GET /_xtdb/{operation}", "absent")
-        assert ask(empty.url, "tx-log") == (200, [])
-        assert strip_namespaces(ask(empty.url, "sync")[1]) == {"tx-time": None}
+        assert request(empty.url, "tx-log") == (200, [])
+        assert strip_namespaces(request(empty.url, "sync")[1]) == {"tx-time": None}
 
 
 WAITS_OF_50_MS = [

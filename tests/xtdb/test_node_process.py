@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.backends.xtdb.client import PutDoc, XtdbClient
 from ctxd.backends.xtdb.messages import XtdbFailure
-from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config
+from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config, request
 from ctxd.backends.xtdb.node.node_layout import NodeFailure
 from tests.xtdb.asking import Http
 from tests.xtdb.running import QUICK, START_S_MAX, installation, node, postgres
@@ -39,7 +39,7 @@ async def test_a_live_socket_is_refused_and_goes_on_answering(shared, tmp_path):
     ended = run(Launch(find_config("memory"), tmp_path / "data", Path(shared.socket)))
     assert ended.returncode == 69
     assert f"another node holds {shared.socket}" in ended.stderr
-    assert ask(shared.url, "status")[0] == 200
+    assert request(shared.url, "status")[0] == 200
 
 
 @pytest.mark.requirement("XDB-4")
@@ -98,9 +98,9 @@ async def test_paused_it_answers_nothing_and_then_everything(tmp_path):
     with node("memory", tmp_path) as running:
         running.pause()
         with pytest.raises(NodeFailure):
-            ask(running.url, "status", timeout_s=0.3)
+            request(running.url, "status", timeout_s=0.3)
         running.cont()
-        assert ask(running.url, "status")[0] == 200
+        assert request(running.url, "status")[0] == 200
 
 
 @pytest.mark.requirement("XDB-6")
@@ -144,7 +144,7 @@ async def test_on_a_port_it_listens_only_where_it_was_told_to(tmp_path):
         port = free.getsockname()[1]
     with node("memory", tmp_path, tcp=f"127.0.0.1:{port}") as running:
         assert running.url == f"http://127.0.0.1:{port}"
-        assert ask(running.url, "status")[0] == 200
+        assert request(running.url, "status")[0] == 200
         assert not Path(running._launch.socket).exists()
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.2", port), timeout=2)
@@ -174,7 +174,7 @@ async def test_a_node_that_runs_out_of_memory_ends_and_leaves_its_place_to_the_n
         assert running.process is not None
         assert running.process.wait(60) == ENDED_BY_JVM
         running.restart()
-        assert ask(running.url, "status")[0] == 200
+        assert request(running.url, "status")[0] == 200
 
 
 @pytest.mark.requirement("XDB-9")
@@ -195,5 +195,5 @@ async def test_a_node_indexes_more_text_than_its_heap_holds(tmp_path, config):
 
 async def test_the_data_may_be_in_a_directory_with_any_name(tmp_path):
     with node("rocksdb", tmp_path / "50 % of café") as running:
-        assert ask(running.url, "status")[0] == 200
+        assert request(running.url, "status")[0] == 200
         assert (running.data / "golden").is_dir()
