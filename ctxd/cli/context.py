@@ -140,8 +140,8 @@ def context(
     Each block has the reason why it is there. Without a moment, this is the current state as text; ctx context @N
     shows the request that the model received at turn N. REV is a session, SESSION@TURN, @~N (turns back), @{TIME}
     or a context id; see ctx --help. For the current state of a live session, the daemon assembles the context and
-    records the assembly; the next request does not change. A turn or a time selects the newest request of the turn,
-    or its newest text if it has no request. --why considers only requests if the session has any.
+    records the assembly, which does not change the next request. A turn or a time selects the newest request of the
+    turn, or its newest text if it has no request. --why considers only requests if the session has any.
 
     --format shows the session's next request and records nothing. --record also records it, so that the next request
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
