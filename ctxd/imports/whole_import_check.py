@@ -7,7 +7,6 @@ them, the session would have those after its own.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.transcript_plan import TranscriptPlan
@@ -18,9 +17,6 @@ from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
-
-_UNHOOKED: Final = "update_plan"
-"""A tool of codex that has no hook, and whose output has no content. Almost every longer session uses it."""
 
 
 class WholeImportCheck:
@@ -38,8 +34,7 @@ class WholeImportCheck:
         - A turn that the session lacks comes after turns that it has, and these after a first continuation. The lines
           of a source continue a session at one place only.
         - A turn whose prompt the session has contains a call or an output that the session lacks: codex runs some
-          calls without the hook of their end, and harnesses refuse invalid ones before any hook. Changes of codex's
-          plan do not count: they are in a chain beside the session's.
+          calls without the hook of their end, and harnesses refuse invalid ones before any hook.
         - ``is_first``, and a whole turn that the session lacks comes before everything that it has. This happens if
           hooks were installed and the session was resumed later, or if the source is a fork by reference, which begins
           after the turns of its origin.
@@ -52,7 +47,6 @@ class WholeImportCheck:
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1  # Or the last line of the part that is imported whole.
         self._is_recorded_after_continuation = self._is_turn_recorded = False
-        self._plan_call = ""
         # Before the first line that the session has.
         self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
@@ -88,10 +82,8 @@ class WholeImportCheck:
                 continue
             if is_typed(event):
                 self._is_turn_recorded = id(event) not in unseen
-            elif isinstance(event, ToolCallEvent) and event.tool == _UNHOOKED:
-                self._plan_call = event.call
             elif self._is_turn_recorded and id(event) in unseen and isinstance(event, ToolCallEvent | ToolResultEvent):
-                self.is_needed = self.is_needed or event.call not in ("", self._plan_call)
+                self.is_needed = self.is_needed or bool(event.call)
 
     def _note_beginning(self, events: Sequence[Event], is_recorded: bool) -> None:
         if is_recorded:

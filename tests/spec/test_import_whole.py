@@ -148,25 +148,6 @@ def test_a_call_or_an_output_that_hooks_have_not_seen_is_in_the_context_after_an
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
 
 
-@pytest.mark.requirement("HOK-18")
-def test_a_change_of_a_plan_alone_imports_no_session_of_codex_whole(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
-    thread = Thread()
-    thread.begin()
-    thread.ask("a")
-    thread.add("b", type="function_call", name="update_plan", arguments='{"plan":[]}', call_id="p1")
-    thread.add("c", type="function_call_output", call_id="p1", output="Plan updated")
-    thread.answer("d")
-    thread.end()
-    record(client, "codex", thread.thread, turn("a", "d"))
-    imported(daemon, "codex", thread.write(tmp_path))
-    assert said(client, thread.id) == "ad"
-    made = client.commit_list(session=thread.id, limit=1000).commits
-    lines = [text(client, each.commit) for each in made if each.format == "codex-v1"]
-    assert sum(each.count("update_plan") for each in lines) == 1 and '"label": "a"' not in "".join(lines)
-
-
 class Stored(Opencode):
     """A database of opencode with one session."""
 
