@@ -15,6 +15,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from blake3 import blake3
 
+from ctxd.file_writes import write_all
+
 MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes of contexts in memory."""
 
@@ -65,9 +67,9 @@ class ContextContent:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 self._file = os.dup(file.fileno())
             for each in self._held:
-                _write_all(self._file, each)
+                write_all(self._file, each)
             self._held = []
-        _write_all(self._file, piece)
+        write_all(self._file, piece)
 
     def read(self, offset: int, limit: int) -> bytes:
         """Up to ``limit`` bytes from ``offset`` on; fewer only at the end. Raises: OSError."""
@@ -103,19 +105,13 @@ class ContextContent:
         copy = os.memfd_create("ctxd-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             for each in self._held:
-                _write_all(copy, each)
+                write_all(copy, each)
             fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
             os.lseek(copy, 0, os.SEEK_SET)
         except BaseException:
             os.close(copy)
             raise
         return copy
-
-
-def _write_all(file: int, piece: bytes | memoryview) -> None:
-    view = memoryview(piece)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 class CachedContext(msgspec.Struct, Generic[Figures], frozen=True):

@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from ctxd.commits import delta_secrets as deltas
 from ctxd.errors import CtxdError
+from ctxd.file_writes import write_all
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.document import decode_content, encode_content
 from ctxd.secrets.redaction import Capture
@@ -80,9 +81,7 @@ class FileInMemory:
         self.descriptor = os.memfd_create("ctxd-delta", os.MFD_CLOEXEC)
         try:
             for piece in pieces:
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(self.descriptor, view) :]
+                write_all(self.descriptor, piece)
         except BaseException:
             self.close()
             raise
@@ -261,9 +260,7 @@ def _captured(capture: Capture, format: str, given: int, kept: int) -> _Reply:
         found = deltas.captured(capture, format, content)
         if capture.redacted:
             del content
-            view = memoryview(encode_content(found))
-            while view:
-                view = view[os.write(kept, view) :]
+            write_all(kept, encode_content(found))
         return _Reply(counts, secrets=capture.secrets, redacted=capture.redacted)
     except CtxdError as error:
         return _Reply(refused=_Refusal(error.code, error.message, error.hint))

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.file_writes import write_all
 from ctxd.sources import user_rights
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
@@ -74,9 +75,7 @@ class Directories:
         fresh = directory / f".{CONTEXT_FILE_NAME}"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         try:
-            left = memoryview(msgspec.json.encode(current) + b"\n")
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, msgspec.json.encode(current) + b"\n")
             grant(fd, uid)
         finally:
             os.close(fd)
