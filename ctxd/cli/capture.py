@@ -25,6 +25,7 @@ from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
+from ctxd.file_writes import write_all
 from ctxd.worker_threads import in_thread
 from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
 from ctxd_protocol.ids import is_context_id
@@ -90,8 +91,8 @@ def capture(
     seconds after COMMAND ends are stored in a file, and the next `ctx capture` delivers them.
 
     With --from, one transcript becomes a chain of commits, and each sub-agent a chain that begins at the commit that
-    spawned it. A repeated import creates no duplicate commits. `ctx session import FILE` instead
-    stores a transcript as the chat of a session.
+    spawned it. A repeated import creates no duplicate commits. `ctx session import FILE` instead stores a
+    transcript as the chat of a session.
     """
     if (bool(command), from_stdin, transcript is not None).count(True) != 1:
         raise Stop(USAGE, "give one of a command after --, --stdin and --from", symbol="invalid_params")
@@ -176,11 +177,12 @@ class CaptureRun:
 
     async def follow(self) -> None:
         """Pass the output on and capture it until it ends, or its reader is gone."""
-        while piece := await self._output.read():
+        has_reader = True
+        while has_reader and (piece := await self._output.read()):
             try:
-                await in_thread(_write, piece)
+                await in_thread(write_all, sys.stdout.fileno(), piece)
             except BrokenPipeError:
-                break
+                has_reader = False  # The agent has printed this piece all the same.
             head, *lines = piece.split(b"\n")
             for line in lines:
                 await self._process_line(b"".join([*self._line, head]))
@@ -271,9 +273,3 @@ def _started(command: Sequence[str], session: str | None) -> "subprocess.Popen[b
 def _pipe_of(agent: "subprocess.Popen[bytes]") -> int:
     assert agent.stdout is not None
     return agent.stdout.fileno()
-
-
-def _write(piece: bytes) -> None:
-    view = memoryview(piece)
-    while view:
-        view = view[os.write(sys.stdout.fileno(), view) :]
