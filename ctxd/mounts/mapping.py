@@ -68,6 +68,11 @@ class MountTable:
         self._by_agent = sorted(rules.values(), key=lambda rule: -len(rule.agent))
         self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
 
+    @classmethod
+    def of_host(cls, filesystem_id: str) -> "MountTable":
+        """The table of an agent on the host: all files that the daemon itself can read."""
+        return cls((), filesystem_id=filesystem_id, host_filesystem_id=filesystem_id, by_device=True)
+
     @property
     def in_sandbox(self) -> bool:
         """True if the agent has a filesystem of its own and sees only mounted directories of the host."""

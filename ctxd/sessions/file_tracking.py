@@ -75,9 +75,7 @@ class Tracking:
         self._clock = clock
         self._failed = failed
         self.room = room
-        host = sessions.host_filesystem_id
-        # All files that the daemon itself can read, for any session.
-        self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
+        self._anywhere = MountTable.of_host(sessions.host_filesystem_id)
         self._wanted: dict[str, dict[str, bool]] = {}
         self._leasing: str | None = None
         """The session whose files are being leased, unless it was let go meanwhile."""

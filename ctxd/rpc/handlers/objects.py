@@ -142,9 +142,7 @@ class SecretCalls:
         self._store = sessions.store
         self._objects = Objects(sessions)
         self._files = indexer.freshener
-        host = sessions.host_filesystem_id
-        # All files that the daemon itself can read, for any session.
-        self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
+        self._anywhere = MountTable.of_host(sessions.host_filesystem_id)
         self._scanning = Lane("secrets.scan", bulk=True)
 
     async def object_purge(
