@@ -73,9 +73,9 @@ class Lease:
     def after_restart(cls, registration: Registration, clock: Clock) -> "Lease":
         """Resume the lease of a sandbox that was registered before."""
         left = float(registration.grace_s)
-        if registration.expires_at is not None:
+        if registration.expires_at is not None and registration.ttl_s is not None:
             # Not longer than it lasts, also if the clock was ahead when it was written.
-            left = min(registration.ttl_s or math.inf, (registration.expires_at - clock.wall_ms()) / 1000)
+            left = min(registration.ttl_s, (registration.expires_at - clock.wall_ms()) / 1000)
         return cls(clock.monotonic() + max(left, RESTART_GRACE_S), by_time=registration.ttl_s is not None)
 
     def expires_at(self, registration: Registration, clock: Clock) -> int | None:
@@ -128,8 +128,8 @@ class Sandboxes:
         self._leases: dict[str, Lease] = {}
         self._renewing: dict[str, tuple[Registration, Lease]] = {}
         """The newest written registration and lease of sandboxes whose leases are timed and were renewed."""
-        self._holders: set[int] = set()
-        """The open connections that have held a lease."""
+        self._held: dict[int, set[str]] = {}
+        """The sandboxes whose leases each open connection has held."""
         self._contexts: dict[str, CurrentContext] = {}
         self._of_session: dict[str, list[str]] = {}
         self._unwritten: set[str] = set()
@@ -218,10 +218,11 @@ class Sandboxes:
         if lease.by_time:
             return
         lease.hold(connection)
-        if connection not in self._holders:
+        if connection not in self._held:
             # One callback for all leases of a connection, which may renew them for months.
-            self._holders.add(connection)
+            self._held[connection] = set()
             on_close(lambda: self._let_go(connection))
+        self._held[connection].add(sandbox)
         self._wake.set()
 
     def renew(self, sandbox: str, write: Write) -> Pending | None:
@@ -412,9 +413,9 @@ class Sandboxes:
     # --- leases
 
     def _let_go(self, connection: int) -> None:
-        self._holders.discard(connection)
-        for sandbox, lease in self._leases.items():
-            if lease.holder == connection:
+        for sandbox in self._held.pop(connection):
+            lease = self._leases.get(sandbox)
+            if lease is not None and lease.holder == connection:
                 lease.let_go(self._clock.monotonic() + self._known[sandbox].grace_s)
                 self._wake.set()
 
