@@ -9,6 +9,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -129,13 +130,14 @@ def _unnamed_forks(database: sqlite3.Connection) -> dict[str, str]:
         "(SELECT session_id, min(time_created) AS begun FROM message GROUP BY session_id) ON session_id = session.id "
         "WHERE parent_id IS NULL ORDER BY session.time_created, session.id"
     ).fetchall()
+    times_of = cache(partial(_message_times, database))  # A session may have many forks.
     alike = defaultdict[tuple[object, object], list[str]](list)
     forks: dict[str, str] = {}
     for id, created, directory, begun in rows:
         older = alike[directory, begun]
         if older and isinstance(begun, int) and isinstance(created, int) and begun < created:
-            own = _message_times(database, id)
-            forks[id] = max(older, key=lambda other: _common(own, _message_times(database, other)))
+            own = times_of(id)
+            forks[id] = max(older, key=lambda other: _common(own, times_of(other)))
         older.append(id)
     return forks
 
