@@ -3,6 +3,12 @@ import { spawnSync } from "node:child_process";
 
 const COMMAND = /* command */ [];
 
+// opencode makes an instance of the plugin for each project.
+const atExit = [];
+process.on("exit", () => {
+  for (const end of atExit) end();
+});
+
 export const CtxdPlugin = async ({ directory }) => {
   const started = new Set();
   // Unfinished texts, by part: some providers end a text only after the tool calls that follow it.
@@ -61,7 +67,7 @@ export const CtxdPlugin = async ({ directory }) => {
     started.delete(session);
   }
 
-  process.on("exit", () => {
+  atExit.push(() => {
     for (const session of started) reportEnd(session, "exit");
   });
 
