@@ -13,16 +13,14 @@ import msgspec
 from ctxd.cli.artifact import input_file, sent_upload
 from ctxd.cli.commit_context_download import download, downloaded
 from ctxd.cli.commit_lines import beginnings, commit_line
-from ctxd.cli.commit_lookup import instant, is_tag, located_commit, newest_commit, tagged_commit
+from ctxd.cli.commit_lookup import is_tag, located_commit, newest_commit, owned_moment, tagged_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_id, session_if_any
-from ctxd.cli.revisions import past_ms
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Stop
-from ctxd.clock import SystemClock
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound
@@ -421,15 +419,10 @@ def resolve(run: Invocation, principal: str) -> None:
 
     Without PRINCIPAL, it is that of the caller.
     """
-    owner, sign, time = principal.rpartition("@")
-    if not sign:
-        raise Stop(USAGE, f"{principal!r} names no time", hint="write PRINCIPAL@TIME, such as uid:1000@2h")
-    past = past_ms(time.removeprefix("{").removesuffix("}"), SystemClock().wall_ms())
+    owner, at, until = owned_moment(principal, "write PRINCIPAL@TIME, such as uid:1000@2h")
     with run.client() as client:
-        at = None if past is None else instant(past)
         found = client.commit_resolve(principal=owner or None, at=at).commit
     if found is None:
-        until = "now" if past is None else moment(past)
         message = f"no commit of {owner or 'the caller'} at or before {until}"
         raise Stop(NOT_FOUND, message, hint="ctx log --all lists commits", symbol="commit_not_found")
     if run.screen.as_json:

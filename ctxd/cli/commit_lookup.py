@@ -9,7 +9,7 @@ turn 12; after a turn ``~N`` goes N turns back, as ``@~N`` does from the newest 
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
@@ -176,12 +176,7 @@ def tagged_commit(client: SyncClient, tag: str, session: str | None, *, only_its
 
 
 def _by_time(client: SyncClient, text: str) -> Commit:
-    owner, _, time = text.rpartition("@")
-    time = time.removeprefix("{").removesuffix("}")
-    if not time:
-        raise Stop(USAGE, f"{text!r} names no time", hint=_FORMS)
-    past = past_ms(time, SystemClock().wall_ms())
-    at = None if past is None else instant(past)
+    owner, at, until = owned_moment(text, _FORMS)
     scopes: list[_Scope] = [{"session": owner}, {"principal": owner}] if owner else [{}]
     for scope in scopes:
         # The name is looked up as a session first, else it is a principal.
@@ -190,8 +185,26 @@ def _by_time(client: SyncClient, text: str) -> Commit:
                 return found
     who = owner or "you"
     hint = "choose a later time; ctx log lists commits"
-    until = "now" if past is None else moment(past)
     raise Stop(NOT_FOUND, f"no commit of {who} at or before {until}", hint=hint, symbol="commit_not_found")
+
+
+class OwnedMoment(NamedTuple):
+    """A moment of an owner, who is empty if none is named. ``at``: the moment as ``instant``, None for now; ``shown``:
+    the moment for a message."""
+
+    owner: str
+    at: str | None
+    shown: str
+
+
+def owned_moment(text: str, forms: str) -> OwnedMoment:
+    """Return what ``text``, OWNER@TIME, names. Raises: ``Stop`` if it names no time, with the hint ``forms``."""
+    owner, _, time = text.rpartition("@")
+    time = time.removeprefix("{").removesuffix("}")
+    if "@" not in text or not time:
+        raise Stop(USAGE, f"{text!r} names no time", hint=forms)
+    past = past_ms(time, SystemClock().wall_ms())
+    return OwnedMoment(owner, None, "now") if past is None else OwnedMoment(owner, instant(past), moment(past))
 
 
 def instant(ms: int) -> str:
