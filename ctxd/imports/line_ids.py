@@ -13,6 +13,7 @@ class LineIds:
         # Hashes, as an id takes three times the memory.
         self._places: dict[int, int] = {}
         self._relinked: dict[int, int] = {}
+        self._early: dict[int, int] = {}  # Places of lines that were written before their parents, by their parents.
         self._seen = set[int]()
 
     def is_repetition(self, id: str | None, line: bytes) -> bool:
@@ -30,8 +31,14 @@ class LineIds:
         """Return the place after which the children of a line continue: see ``relink``."""
         return self._relinked.get(hash(id), self._places.get(hash(id))) if id else None
 
+    def early_child(self, id: str | None) -> int | None:
+        """Return the place of a line that was written before its parent, the line with this id; None without one."""
+        return self._early.get(hash(id)) if self._early and id is not None else None
+
     def note(self, id: str | None, record: Record, place: int) -> None:
         """Note the place of a line, and of an earlier id of its prompt."""
+        if (parent := parent_of(record)) and hash(parent) not in self._places:
+            self._early.setdefault(hash(parent), place)
         if id is not None and self._places.setdefault(hash(id), place) == place:
             # A message that a compaction keeps may be written only after it.
             self._relinked.pop(hash(id), None)

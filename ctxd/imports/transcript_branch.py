@@ -40,13 +40,15 @@ class Branch:
         self.is_counted = True
         self.has_spoken = self.ends_with_boundary = self.begins_with_summary = False
 
-    def append(self, place: int, line: bytes, events: Sequence[Event]) -> int | None:
-        """Add a line with ``events``. Returns: the newest time in them."""
+    def append(self, place: int, line: bytes, events: Sequence[Event], *, is_late: bool = False) -> int | None:
+        """Add a line with ``events``. ``is_late``: one of its children is in the chain already, after which the next
+        prompt continues it. Returns: the newest time in ``events``."""
         self.lines.append(line)
         self.places.append(place)
         self.size += len(line)
         self.last = place
-        self.last_typed = place if any(map(is_typed, events)) else self.last_typed
+        if not is_late and any(map(is_typed, events)):
+            self.last_typed = place
         for event in events:
             messages, size = measure_event(event)
             self.messages += messages

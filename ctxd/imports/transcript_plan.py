@@ -60,10 +60,9 @@ class TranscriptPlan:
         self._main: Branch | None = None
         self._agents: dict[str, Branch] = {}
         self.spawning = SpawningCalls()
-        self._turns = BegunTurns()
-        self._clock = LineTimes()
+        self._turns, self._clock = BegunTurns(), LineTimes()
         self._task: Start | None = None
-        self._is_task_begun = self._is_continued = self._has_turn = False
+        self._is_task_begun = self._is_continued = self._has_turn = self._is_late = False
         self._entries = array("L")
         self._made: list[tuple[Start, array[int], int]] = []
         self._aside: dict[int, int] = {}  # Lines beside a turn, each with the line that it follows.
@@ -111,7 +110,7 @@ class TranscriptPlan:
             if not line.to_store:
                 self._ids.pass_over(id, record)
                 return
-        self._to = None
+        self._to, self._is_late = None, False  # Late: a child of the line was written before it.
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
         if (begun := turn_in(events)) is not None and not branch.agent:
@@ -324,7 +323,7 @@ class TranscriptPlan:
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
 
     def _append(self, branch: Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
-        at = branch.append(place, line, events)
+        at = branch.append(place, line, events, is_late=self._is_late)
         self._branch_of[place] = branch.number
         self._pending += len(line)
         if at is not None and branch.agent == self._agent:
@@ -336,7 +335,7 @@ class TranscriptPlan:
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, CONVERSATION) or turn_in((event,)) is not None:
                 self._spoken[place] = branch.has_spoken = True
-                branch.last_spoken = place
+                branch.last_spoken = branch.last_spoken if self._is_late else place
             elif self._route is _pi and changes_window(event):
                 self._spoken[place] = True
 
@@ -471,7 +470,11 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
         return
     if "parentUuid" not in record or plan._agent:
         return
-    if not parent and not is_boundary:
+    child = None if plan.keeps_cuts else plan._ids.early_child(id_of(record))
+    if child is not None and (place is None or plan._branch_of[place] == plan._branch_of[child]):
+        plan._is_late = True
+        plan._main = plan._to = plan._branches[plan._branch_of[child]]
+    elif not parent and not is_boundary:
         plan._begin_anew(events)
     elif place is not None:
         yield from _claude_child(plan, place, events)

@@ -95,6 +95,26 @@ def test_what_another_version_has_imported_is_not_committed_again(
 
 
 @pytest.mark.requirement("IMP-2")
+def test_a_record_written_before_its_parent_keeps_the_chains_of_an_older_version(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
+) -> None:
+    old.setattr(transcript_plan.LineIds, "early_child", lambda _ids, _id: None)
+    claude = Claude()
+    a, b, c, d = (*claude.turn("a", "b"), *claude.turn("c", "d"))
+    path = write(tmp_path / "sources" / f"{claude.session}.jsonl", [a, b, d, c])
+    imported(daemon, path.parent)
+    tips = client.commit_list(session=claude.id, tips=True).commits
+    assert sorted(labels(client, tip.commit) for tip in tips) == ["abc", "abd"]
+    old.undo()
+    assert imported(daemon, path.parent).commits == 0
+    e, f = claude.turn("e", "f")
+    g, h = claude.turn("g", "h")
+    append(path, e, f, h, g)
+    imported(daemon, path.parent)
+    assert labels(client, newest(client, claude.id).commit) == "abdefhg"
+
+
+@pytest.mark.requirement("IMP-2")
 def test_branches_compactions_and_forks_keep_their_places_in_a_new_version(
     daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,21 @@ def test_unknown_parents_cycles_and_lines_without_ids_follow_the_order_of_the_fi
     assert sorted("".join(planned.deltas())) == sorted("sabcad"), "every line is in one commit"
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record("a", None), answers("b", "a"), answers("d", "c"), record("c", "b"), record("e", "d")],
+        [record("a", None), answers("c", "b"), answers("b", "a"), record("d", "c"), answers("e", "d")],
+        [answers("b", "a"), record("a", None), record("c", "b"), answers("d", "c"), record("e", "d")],
+        [record("a", None), answers("b", "a"), answers("e", "d"), record("d", "c"), answers("c", "b")],
+    ],
+    ids=["prompt", "answer", "root", "reversed"],
+)
+def test_a_record_that_was_written_before_its_parent_stays_in_one_chain_with_it(records):
+    planned = Planned("claude-code", records)
+    assert planned.views() == ["".join(map(label, records))]
+
+
 def test_interleaved_writers_are_branches():
     planned = Planned(
         "claude-code",
