@@ -36,6 +36,7 @@ from ctxd.imports.existing_events import HandedOverStart
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.default_paths import state_home
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -46,6 +47,7 @@ CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _MODEL: Final = re.compile(r'(?:^|[{,])\s*"model"\s*:\s*"([^"/]+)/([^"]+)"', re.M)
 _SLUG_CHARS_MAX: Final = 200
+_OUTPUTS_AT_ONCE: Final = 200
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -112,7 +114,7 @@ def _write(
         raise Stop(NOT_FOUND, f"session {origin} has no commit to hand over", hint=hint)
     losses = Losses()
     found = _content(client, commit, harness, losses)
-    events = [_with_output(client, session, event) for event in events_v1.events(items(found.content))]
+    events = _with_outputs(client, session, [*events_v1.events(items(found.content))])
     if client.commit_show(commit).commit.thread_id:
         # The context of a sub-agent: what it has done, and its callers before it, is the conversation to continue.
         events = [msgspec.structs.replace(event, sidechain=None) for event in events]
@@ -170,15 +172,24 @@ def _harness_of(client: SyncClient, session: str | None) -> str | None:
         return None
 
 
-def _with_output(client: SyncClient, session: str, event: Event) -> Event:
-    """Return ``event`` with the output of its tool call, which the session keeps as an object."""
-    if (id := reference_of(event)) is None:
-        return event
-    try:
-        found = client.object_get(id, session=session).object
-    except NotFound:
-        return with_output(event, GONE)
-    return with_output(event, Output.of(found.payload, found.payload.get("content"), found.state))
+def _with_outputs(client: SyncClient, session: str, events: list[Event]) -> list[Event]:
+    """Return ``events`` with the outputs of their tool calls, which the session keeps as objects."""
+    references = [reference_of(event) for event in events]
+    ids = [*dict.fromkeys(id for id in references if id is not None)]
+    outputs = dict[str, Output]()
+    parts = [ids[first : first + _OUTPUTS_AT_ONCE] for first in range(0, len(ids), _OUTPUTS_AT_ONCE)]
+    while parts:
+        part = parts.pop()
+        try:
+            found = client.object_bulk(part, session=session, content=True).objects
+        except CallFailed as error:
+            if error.code != "too_large" or len(part) == 1:
+                raise
+            parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+        else:
+            outputs |= {each.id: Output.of(each.payload, each.payload.get("content"), each.state) for each in found}
+    pairs = zip(events, references, strict=True)
+    return [event if id is None else with_output(event, outputs.get(id, GONE)) for event, id in pairs]
 
 
 def _create(file: Path, text: bytes) -> None:
@@ -194,8 +205,10 @@ def _create(file: Path, text: bytes) -> None:
             opened.write(text)
             opened.flush()
             os.fsync(handle)
-    except OSError as error:
+    except BaseException as error:
         file.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise Stop(FAILURE, f"cannot write {file}: {error.strerror}", hint="free space there", symbol="file") from None
 
 
@@ -263,7 +276,7 @@ def _root(variable: str, folder: str) -> Path:
 def _opencode_model() -> tuple[str, str]:
     """Return the provider and the model that opencode used last, else those of its configuration: each prompt of a
     session must name them. Raises: Stop if there are none."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "opencode/model.json"
+    state = Path(state_home(os.environ)) / "opencode/model.json"
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
     with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
         recent = json.loads(state.read_bytes())["recent"][0]
@@ -306,7 +319,11 @@ def _report(run: Invocation, harness: HarnessCommand, result: HandedOver) -> Non
 
 def _become(result: HandedOver) -> NoReturn:
     """Replace this process with the harness. Raises: Stop."""
-    os.chdir(result.cwd)
+    try:
+        os.chdir(result.cwd)
+    except OSError as error:
+        hint = f"the session is written: {shlex.join(result.command)} resumes it"
+        raise Stop(FAILURE, f"cannot enter {result.cwd}: {error.strerror}", hint=hint, symbol="cwd") from None
     if result.imports:
         done = subprocess.run(result.imports, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
         if done.returncode != 0:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ctxd.cli.hand_over import _content
+from ctxd.cli.hand_over import HandedOver, _become, _content, _create, _with_outputs
+from ctxd.click_support import Stop
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.format_detection import read
 from ctxd_client import SyncClient, SyncSession
@@ -211,6 +212,52 @@ def test_the_harness_of_each_session_is_looked_up_once(client: SyncClient, monke
     monkeypatch.setattr(client, "session_get", lambda id: looked.append(id) or get(id))
     found = _content(client, commit, "claude", Losses())
     assert (found.is_own, found.first_format, looked) == (True, "events-v1", [session])
+
+
+@pytest.mark.requirement("HND-1")
+def test_the_outputs_of_a_context_are_read_in_few_calls_however_large_they_are(
+    client: SyncClient, s: SyncSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = 3_000_000
+    for number in range(8):
+        s.tool("bash", {"command": f"cat {number}"}, output=f"{number}" * (large if number % 2 else 1))
+    results = [
+        ToolResultEvent(call=f"{place}", object=each.object)
+        for place, each in enumerate(client.object_list(session=s.id, type="toolcall").objects)
+    ]
+    gone = ToolResultEvent(call="gone", object="toolcall:gone")
+    calls, bulk = list[int](), client.object_bulk
+
+    def counted(objects: list[str], **params: Any) -> Any:
+        calls.append(len(objects))
+        return bulk(objects, **params)
+
+    monkeypatch.setattr(client, "object_bulk", counted)
+    prompt = PromptEvent(text="Read them.")
+    found = _with_outputs(client, s.id, [prompt, *results, gone, results[0]])
+    assert found[0] is prompt and found[1] == found[-1] and found[-2].text == "[The output is gone.]"  # type: ignore[union-attr]
+    lengths = sorted(len(each.text) for each in found[1:9])  # type: ignore[union-attr]
+    assert lengths == [1] * 4 + [large] * 4
+    assert calls[0] == 9 and len(calls) < 9
+
+
+@pytest.mark.requirement("HND-3")
+def test_an_interrupted_hand_over_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        _create(tmp_path / "rollout.jsonl", b"{}\n")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.requirement("HND-3")
+def test_a_directory_that_is_removed_before_the_harness_starts_is_named(tmp_path: Path) -> None:
+    result = HandedOver("s-1", "ctx-1", "n-1", "file", str(tmp_path / "gone"), (), ("claude", "--resume", "n-1"), {})
+    with pytest.raises(Stop, match=r"cannot enter .*gone: No such file or directory") as stopped:
+        _become(result)
+    assert "claude --resume n-1" in str(stopped.value.hint)
 
 
 @pytest.mark.requirement("HND-3")
