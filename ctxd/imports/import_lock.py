@@ -14,8 +14,10 @@ from typing import Final
 
 from ctxd.clock import Clock
 from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd_protocol.default_paths import state_home
 
 _PAUSE_S: Final = 0.1
+_NO_FILE: Final = -1
 
 
 @asynccontextmanager
@@ -24,34 +26,38 @@ async def import_lock(
 ) -> AsyncIterator[None]:
     """Hold the lock for imports from ``harness`` by this user to the daemon at ``socket``; wait for it first.
 
-    ``note`` is called once if another import has it. If the file cannot be written, there is no lock. Cancel: safe.
+    ``note`` is called once if another import holds it. If the file cannot be written, there is no lock. Raises: as
+    ``note``. Cancel: safe.
     """
-    place, file, has_noted = Path(), None, False
-    with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home directory.
-        place = _place(socket, harness)
-        place.parent.mkdir(0o700, parents=True, exist_ok=True)
-        while (file := _locked(place)) is None:
-            if not has_noted:
-                note(f"waiting for another import of {harness}")
-                has_noted = True
-            await clock.sleep(_PAUSE_S)
+    place = _place(socket, harness)
+    if (file := _locked(place)) is None:
+        note(f"waiting for another import of {harness}")
+    while file is None:
+        await clock.sleep(_PAUSE_S)
+        file = _locked(place)
     try:
         yield
     finally:
-        if file is not None:
+        if file != _NO_FILE:
             with suppress(OSError):
                 place.unlink()
             os.close(file)
 
 
 def _place(socket: str, harness: HarnessCommand) -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    return state / "ctx-import" / f"{blake2b(os.path.abspath(socket).encode(), digest_size=8).hexdigest()}-{harness}"
+    name = f"{blake2b(os.path.abspath(socket).encode(), digest_size=8).hexdigest()}-{harness}"
+    return Path(state_home(os.environ)) / "ctx-import" / name
 
 
 def _locked(place: Path) -> int | None:
-    """Return the locked file; None if another process has it. Raises: OSError."""
-    file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Return the locked file; None if another process holds the lock, ``_NO_FILE`` if the file cannot be written."""
+    if not place.is_absolute():  # The user has no home directory.
+        return _NO_FILE
+    try:
+        place.parent.mkdir(0o700, parents=True, exist_ok=True)
+        file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return _NO_FILE
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The process that had the lock has removed the file, and a third one may have created another.
@@ -61,6 +67,6 @@ def _locked(place: Path) -> int | None:
         pass
     except OSError:
         os.close(file)
-        raise
+        return _NO_FILE
     os.close(file)
     return None

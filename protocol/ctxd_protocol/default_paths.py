@@ -35,9 +35,14 @@ def home(environ: Mapping[str, str]) -> str:
     return environ.get("HOME") or os.path.expanduser("~")
 
 
+def state_home(environ: Mapping[str, str]) -> str:
+    """The directory for the state of the user's programs."""
+    return environ.get("XDG_STATE_HOME") or os.path.join(home(environ), ".local", "state")
+
+
 def user_state_dir(environ: Mapping[str, str]) -> str:
     """The state directory of a user's own daemon."""
-    return os.path.join(environ.get("XDG_STATE_HOME") or os.path.join(home(environ), ".local", "state"), "ctxd")
+    return os.path.join(state_home(environ), "ctxd")
 
 
 def without_state_home(environ: Mapping[str, str]) -> dict[str, str]:
