@@ -165,22 +165,35 @@ class ImportState:
         async with self._saving:
             while self.changed:
                 self._saved_at = anyio.current_time()
-                self.has_new = False
-                mine = self.changed.copy()
-                address = await self._put(msgspec.json.encode(self.sources))
+                # A record that changes during the upload stays marked.
+                changed, had_new = self.changed, self.has_new
+                self.changed, self.has_new = set(), False
+                is_saved = False
                 try:
-                    await self._client.artifact_tag(_tag(self._harness), artifact=address, expected=self._kept or "")
-                except Conflict:
-                    for path, theirs in (await self._stored()).items():
-                        mine_of = self.sources.setdefault(path, theirs)
-                        mine_of.cuts = sorted({*mine_of.cuts, *theirs.cuts})
-                        mine_of.ends = sorted({*mine_of.ends, *theirs.ends})
-                        if theirs.commits.keys() - mine_of.commits.keys():
-                            self.merged.add(path)
-                        mine_of.commits |= theirs.commits
-                    continue
-                self._kept = address
-                self.changed -= mine
+                    is_saved = await self._is_saved()
+                finally:
+                    if not is_saved:
+                        self.changed |= changed
+                        self.has_new |= had_new
+
+    async def _is_saved(self) -> bool:
+        """Save the record as it is now. Returns: False if another import had saved it; its additions are merged then.
+
+        Raises: CallFailed."""
+        address = await self._put(msgspec.json.encode(self.sources))
+        try:
+            await self._client.artifact_tag(_tag(self._harness), artifact=address, expected=self._kept or "")
+        except Conflict:
+            for path, theirs in (await self._stored()).items():
+                mine_of = self.sources.setdefault(path, theirs)
+                mine_of.cuts = sorted({*mine_of.cuts, *theirs.cuts})
+                mine_of.ends = sorted({*mine_of.ends, *theirs.ends})
+                if theirs.commits.keys() - mine_of.commits.keys():
+                    self.merged.add(path)
+                mine_of.commits |= theirs.commits
+            return False
+        self._kept = address
+        return True
 
     def adopt(self, path: str, session: str, agent: str) -> SourceState | None:
         """Take over the record of a source with the same ``session`` and ``agent`` whose file is gone because it was

@@ -156,7 +156,7 @@ class TranscriptImport:
         self._sources.note_databases(self.result)
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
         await self.save(when_due=self._is_watch and not self._state.has_new)
-        self.result.sessions.sort()
+        self.result.sessions = sorted(set(self.result.sessions))
         # A source in which several others begin was tried for each of them.
         self.result.skipped = [*dict.fromkeys(self.result.skipped)]
         return self.result
@@ -245,7 +245,7 @@ class TranscriptImport:
             else:
                 await self._deliver(planned, delta)
         await planned.batches.finish(self._tasks)
-        if (made := planned.batches.take_made()) and source.session not in self.result.sessions:
+        if made := planned.batches.take_made():
             self.result.sessions.append(source.session)
         self.result.commits += made
         if source.path in self._waiting:
@@ -373,6 +373,7 @@ class TranscriptImport:
         if (last := plan.at_spawn()).source == source.path and last.tip is not None:
             state.newest = planned.batches.ids[last.tip - 1]
         self._state.note(source.path)
+        self._origins.note_imported(source.path, source.root)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _describe(self, planned: PlannedSource) -> None:
@@ -410,7 +411,7 @@ class TranscriptImport:
         """Return the comparison of a source with the one whose beginning it may repeat, or after which it may begin."""
         paths = self._origins.of_copy(source)
         # The newest run that has continued the session.
-        for path in reversed(paths) if source.format in HEADLESS else paths:
+        for path in reversed([*paths]) if source.format in HEADLESS else paths:
             # Events that a session has from its hooks are in no commit of its transcript.
             if (origin := await self._ensure_imported(path)) is not None and origin.plan.existing is None:
                 return CopyDetector(source, (origin.source, origin.plan))

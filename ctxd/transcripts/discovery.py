@@ -414,24 +414,24 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
 
 
 def in_groups(sources: Sequence[Transcript]) -> list[list[str]]:
-    """Return the paths of sources in groups that share a session, parent, origin or root, in the order of ``sources``
-    unless groups are merged."""
-    group_of: dict[str, list[str]] = {}
+    """Return the paths of sources in groups that share a session, parent, origin or root, in the order of ``sources``.
+
+    Cost: a union-find, with some steps for each source.
+    """
+    leaders: dict[str, str] = {}
+
+    def leader(key: str) -> str:
+        while (above := leaders.setdefault(key, key)) != key:
+            leaders[key] = leaders[above]
+            key = above
+        return key
+
     for source in sources:
         keys = [f"session {each}" for each in (source.session, source.parent, source.origin) if each]
         keys += [f"root {source.root}"] if source.root else []
-        found: list[list[str]] = []
-        for key in keys:
-            if key in group_of and not any(group_of[key] is each for each in found):
-                found.append(group_of[key])
-        merged = max(found, key=len) if found else []
-        for other in found:
-            if other is not merged:
-                merged += other
-        merged.append(source.path)
-        for key, group in list(group_of.items()) if len(found) > 1 else ():
-            if any(group is other for other in found):
-                group_of[key] = merged
-        for key in keys:
-            group_of[key] = merged
-    return list({id(group): group for group in group_of.values()}.values())
+        for key in keys[1:]:
+            leaders[leader(key)] = leader(keys[0])
+    groups = dict[str, list[str]]()
+    for source in sources:
+        groups.setdefault(leader(f"session {source.session}"), []).append(source.path)
+    return [*groups.values()]
