@@ -553,7 +553,9 @@ def _opencode_compaction(
 
 def _opencode_prompt(event: typed.Event, id: Callable[[str], str]) -> Iterator[typed.Event]:
     text = getattr(event, "text", "")
-    if text:
+    if isinstance(event, typed.SystemEvent) and event.kind == SYNTHETIC:
+        yield msgspec.structs.replace(event, id=id("prt"), meta={"synthetic": True})
+    elif text:
         yield typed.PromptEvent(id=id("prt"), text=text)
     for file in getattr(event, "attachments", ()):
         yield typed.PromptEvent(id=id("prt"), attachments=(file,))

@@ -83,7 +83,7 @@ class SessionFacts:
         prompt = self._prompt or self._task
         is_first = prompt and (known.began_at is None or self._began in (None, min(began)))
         return RecordedSession(
-            title=_short(title) or known.title,
+            title=_short(title) or ("" if known.title in self._others_summaries() else known.title),
             prompt=_short(prompt) if is_first else known.prompt or _short(prompt),
             began_at=min(began, default=None),
             ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=None),
@@ -131,6 +131,12 @@ class SessionFacts:
         messages there; in a file without messages, all are taken."""
         own = (text for leaf, text in reversed(self._summaries.items()) if not self._ids or hash(leaf) in self._ids)
         return next(own, "")
+
+    def _others_summaries(self) -> set[str]:
+        """Return the summaries that are of other sessions, as is known once there are messages: an import that saw no
+        message yet may have taken one for the title."""
+        others = (text for leaf, text in self._summaries.items() if self._ids and hash(leaf) not in self._ids)
+        return set(map(_short, others))
 
     def _codex(self, record: Record) -> None:
         payload = record_of(record.get("payload"))

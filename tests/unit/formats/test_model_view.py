@@ -145,6 +145,7 @@ def test_opencode_goes_on_without_what_it_leaves_out_of_its_requests() -> None:
     assert [part["text"] for part in parts if part["type"] == "text"] == [
         "tabs too", "a hint", "and spaces?", "stopped by the user",
     ]  # fmt: skip
+    assert [part["text"] for part in parts if part.get("synthetic")] == ["a hint"]
     states = [part["state"] for part in parts if part["type"] == "tool"]
     assert [each.get("output", each.get("error")) for each in states] == [
         "[Old tool result content cleared]", "half of it", "no such file",

@@ -61,6 +61,10 @@ def test_claude_code():
     said = {**claude("Mend it", 0), "uuid": "u1"}
     assert facts("claude-code", own, others, said).title == facts("claude-code", said, others, own).title == "Own"
     assert facts("claude-code", others, said).title == "", "a summary of another session"
+    begun = facts("claude-code", others)
+    assert begun.title == "No", "its messages are not written yet"
+    assert facts("claude-code", others, said, before=begun).title == "", "the first message names other leaves"
+    assert facts("claude-code", own, said, before=facts("claude-code", own)).title == "Own"
     named = facts("claude-code", {"type": "ai-title", "aiTitle": "A"}, {"type": "custom-title", "customTitle": "B"})
     assert named.title == "B"
 
