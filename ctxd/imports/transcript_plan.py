@@ -102,7 +102,7 @@ class TranscriptPlan:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
         if self._ids.is_repetition(id, line.to_store) and not self.keeps_cuts:
-            self.copied += 1
+            self.copied += STATE not in record
             return
         if self.existing is not None:
             line, events = self._unrecorded(self.existing, line, events)
@@ -170,7 +170,7 @@ class TranscriptPlan:
         """Skip a line that repeats line ``place`` of ``origin``: later lines continue there. ``here``: as reserved."""
         here = self.reserve(line) if here is None else here
         record, before = line.record or {}, self._start
-        self.copied += 1
+        self.copied += STATE not in record
         self.outside[here] = origin, place
         self._start, self._main = origin.at_line(place), None
         self._ids.note_copied(id_of(record), record, here)

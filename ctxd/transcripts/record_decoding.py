@@ -123,7 +123,7 @@ def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
         raise ValueError("nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            value = json.loads(raw.decode("utf-8", "replace"), parse_constant=str)
+            value = json.loads(raw.decode("utf-8-sig", "replace"), parse_constant=str)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         return _accepted(value)

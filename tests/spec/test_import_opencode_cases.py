@@ -2,7 +2,9 @@
 and rows that are damaged."""
 
 import json
+import sqlite3
 import time
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -491,6 +493,19 @@ def test_a_row_that_is_no_json_is_kept_and_hides_nothing(
     assert imported(daemon, "opencode", tmp_path)["commits"] == 0
 
 
+@pytest.mark.requirement("IMP-1")
+def test_all_lines_of_a_copied_database_are_counted_as_copies(
+    daemon: Running, client: SyncClient, old: Store, tmp_path: Path
+) -> None:
+    old.turn("a", "b")
+    imported(daemon, "opencode", tmp_path / "opencode.db")
+    (tmp_path / "copy").mkdir()
+    with sqlite3.connect(tmp_path / "copy/opencode.db") as copy:
+        old.database.backup(copy)
+    found = imported(daemon, "opencode", tmp_path / "copy")
+    assert found["commits"] == 0 and found["copied"] == found["lines"] > 0
+
+
 @pytest.mark.requirement("IMP-4")
 def test_an_export_of_a_session_of_a_database_is_a_copy_of_it(
     daemon: Running, client: SyncClient, old: Store, tmp_path: Path
@@ -511,7 +526,7 @@ def test_an_export_of_a_session_of_a_database_is_a_copy_of_it(
     imported(daemon, "opencode", tmp_path / "opencode.db")
     exported()
     assert imported(daemon, "opencode", tmp_path / "export.json")["copied"] == 4
-    (tmp_path / "old.json").write_bytes((tmp_path / "export.json").read_bytes())
+    (tmp_path / "old.json").write_bytes(BOM_UTF8 + (tmp_path / "export.json").read_bytes())
     old.turn("d")
     exported()
     for source in ("export.json", "opencode.db", "export.json", "old.json"):
