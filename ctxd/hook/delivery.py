@@ -111,7 +111,7 @@ class HookRun:
             from ctxd.hook.session_environment import name_session
 
             name_session(os.environ, options.get("--socket"))
-        event, name = HookedEvent(raw), f"{at_ns:020}-{os.getpid()}"
+        event, name = HookedEvent(harness, raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
         frame = _frame(harness, with_transcript_lines(event, order), at_ns, options.get("--shorten"))
         order.wait()
@@ -219,15 +219,19 @@ def _input() -> bytes:
 class HookedEvent:
     """An event as the harness passed it, and the members that the hook itself reads, empty if they are missing."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, harness: str, raw: bytes) -> None:
         self.raw = raw
         self.text = text = raw.rstrip().decode("utf-8", "replace")
         self.kind = _member(text, text.find('"hook_event_name"'))
         self.session = _member(text, text.find('"session_id"'))
         self.transcript = _member(text, text.find('"transcript_path"'))
         self.call = _member(text, text.rfind('"tool_use_id"'))
+        agent = _agent_of(text) if '"agent_id"' in text else ""
+        if harness == "codex" and agent:
+            # A sub-agent of codex is a session of its own, whose rollout the event names.
+            self.session, agent = agent, ""
         # A sub-agent's calls are not in the session's transcript, and its events are not ordered with the session's.
-        self.is_main = text.endswith("}") and not ('"agent_id"' in text and _names_agent(text))
+        self.is_main = text.endswith("}") and not agent
 
 
 class EventOrder:
@@ -356,8 +360,8 @@ def _member(text: str, at: int) -> str:
         return ""
 
 
-def _names_agent(text: str) -> bool:
-    """True if the JSON object ``text`` itself, not only the input of a tool in it, has a text ``agent_id``."""
+def _agent_of(text: str) -> str:
+    """The text ``agent_id`` of the JSON object ``text`` itself, not of the input of a tool in it; empty for none."""
     pieces = text.replace("\\\\", "").replace('\\"', "").split('"agent_id"')
     depth = 0
     for before, after in zip(pieces, pieces[1:], strict=False):
@@ -365,8 +369,8 @@ def _names_agent(text: str) -> bool:
         depth += outside.count("{") + outside.count("[") - outside.count("}") - outside.count("]")
         if depth == 1 and after.lstrip()[:1] == ":":
             value = after.lstrip()[1:].lstrip()
-            return value[:1] == '"' and value[:2] != '""'
-    return False
+            return value[1:].partition('"')[0] if value[:1] == '"' else ""
+    return ""
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:

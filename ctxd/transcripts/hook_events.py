@@ -167,8 +167,8 @@ class HookInput(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """True for the end of the harness's session."""
-        return self.event == "SessionEnd"
+        """True for the end of the harness's session, or of a sub-agent's task in a session of its own."""
+        return self.event == "SessionEnd" or (self.event == "SubagentStop" and bool(self.spawned_by))
 
 
 def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
@@ -180,6 +180,10 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
     if not native or not event:
         missing = "hook_event_name" if native else "session_id"
         raise ValueError(f"the input of a hook has a text {missing}, this one has none")
+    agent, caller = as_text(record.get("agent_id")), as_text(record.get("spawned_by"))
+    if harness == "codex" and agent:
+        # A sub-agent of codex is a thread of its own, with its own rollout.
+        native, agent, caller = agent, "", native
     cwd = as_text(record.get("cwd"))
     found = HookInput(
         captured_session_id(harness, native),
@@ -187,9 +191,9 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         cwd if cwd.startswith("/") and len(cwd) <= 4096 and "\0" not in cwd else "/",
         event,
         permissions={name: record[name] for name in _GRANTS if isinstance(record.get(name), str) and record[name]},
-        spawned_by=as_text(record.get("spawned_by")),
+        spawned_by=caller,
     )
-    place: dict[str, Any] = {"at": at, "sidechain": as_text(record.get("agent_id")) or None}
+    place: dict[str, Any] = {"at": at, "sidechain": agent or None}
     match event:
         case "PreToolUse":
             return _with_texts(harness, _start(found, record, place), record, place)

@@ -370,15 +370,18 @@ def test_a_hook_that_comes_after_the_end_of_its_session_leaves_the_session_pause
 
 
 def with_texts(raw: bytes) -> bytes:
-    event = delivery.HookedEvent(raw)
+    event = delivery.HookedEvent("claude-code", raw)
     return delivery.with_transcript_lines(event, delivery.EventOrder("/run/none.sock", "0-1", event))
 
 
 @pytest.mark.requirement("HOK-16")
 @pytest.mark.parametrize("spaces", [None, (",", ":")])
 def test_the_events_own_member_decides_whether_it_is_a_sub_agents(spaces: tuple[str, str] | None) -> None:
+    def event(harness: str = "claude-code", **members: Any) -> delivery.HookedEvent:
+        return delivery.HookedEvent(harness, json.dumps(members, separators=spaces).encode())
+
     def is_main(**members: Any) -> bool:
-        return delivery.HookedEvent(json.dumps(members, separators=spaces).encode()).is_main
+        return event(**members).is_main
 
     deep = {"agent_id": "a", "list": [{"agent_id": "b"}, "agent_id", '{"agent_id": "c"}', "\\", "{"]}
     assert is_main(session_id="s", tool_input=deep)
@@ -386,6 +389,9 @@ def test_the_events_own_member_decides_whether_it_is_a_sub_agents(spaces: tuple[
     assert is_main(tool_input=deep, agent_id="")
     assert not is_main(session_id="s", agent_id="a9")
     assert not is_main(tool_input=deep, agent_id="a9", tool_response=[deep])
+    spawned = event("codex", session_id="s", tool_input=deep, agent_id="a9")
+    assert spawned.is_main and spawned.session == "a9", "a session of its own"
+    assert event("codex", session_id="s", tool_input=deep).session == "s"
 
 
 @pytest.mark.requirement("HOK-16")

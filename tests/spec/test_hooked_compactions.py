@@ -163,7 +163,7 @@ def test_a_compaction_of_pi_which_names_what_stays_waits_for_no_record(
     transcript = tmp_path / "session.jsonl"
     transcript.touch()
     hooked = {"hook_event_name": "PostCompact", "compact_summary": "Short.", "kept_from": "a1b2"}
-    event = HookedEvent(json.dumps({**hooked, "transcript_path": str(transcript)}).encode())
+    event = HookedEvent("claude-code", json.dumps({**hooked, "transcript_path": str(transcript)}).encode())
     order = EventOrder("/run/none.sock", "0-1", event)
     monkeypatch.setattr(order, "go_apart", lambda: pytest.fail("it waits"))
     assert with_transcript_lines(event, order) == event.raw
