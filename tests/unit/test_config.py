@@ -27,7 +27,7 @@ def write(path, text):
     return path
 
 
-def test_without_anything_said_every_setting_has_its_default(home, tmp_path, monkeypatch):
+def test_without_configuration_every_setting_has_its_default(home, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     found = load({}, home)
     assert found.socket == tmp_path / "run/ctxd/ctxd.sock"
@@ -117,7 +117,7 @@ def test_a_state_directory_that_a_link_leads_to_among_the_sandboxes_is_refused(h
         ("a = = b", "{path}: not TOML"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_its_place_its_key_and_what_is_allowed(home, tmp_path, text, message):
+def test_an_invalid_setting_is_rejected_with_its_place_key_and_allowed_values(home, tmp_path, text, message):
     path = write(tmp_path / "bad.toml", text)
     with pytest.raises(ConfigError) as caught:
         load({}, home, file=path)

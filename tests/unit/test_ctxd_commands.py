@@ -65,7 +65,7 @@ def test_an_answer_that_cannot_be_written_ends_with_one_line():
     )
 
 
-def test_a_place_that_is_refused_is_told_with_what_helps(tmp_path):
+def test_a_refused_path_is_reported_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     none, some, file = tmp_path / "none", tmp_path, tmp_path / "file"
     for words, code, told in (

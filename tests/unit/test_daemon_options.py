@@ -14,7 +14,7 @@ from ctxd.secrets.scanner import Scanner
 
 @pytest.mark.requirement("BOX-13")
 @pytest.mark.parametrize(("uid", "allowed", "refused"), [(0, False, True), (0, True, False), (1000, False, False)])
-def test_a_daemon_of_root_reads_for_a_group_only_if_it_is_told_to(
+def test_a_root_daemon_opens_its_socket_to_a_group_only_if_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, allowed: bool, refused: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)

@@ -35,7 +35,7 @@ def remedies(path: Path) -> list[str]:
 
 @pytest.mark.requirement("CLI-9")
 @pytest.mark.parametrize("path", CHECKS)
-def test_a_remedy_of_a_check_begins_with_what_to_do(path: str) -> None:
+def test_a_remedy_of_a_check_begins_with_a_verb(path: str) -> None:
     written = remedies(ROOT / path)
     assert written
     assert [each for each in written if each.split(" ")[0].rstrip(";:,") not in VERBS] == []

@@ -45,7 +45,7 @@ class CountingClock(SystemClock):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("IMP-12")
-async def test_a_trim_for_which_there_is_no_thread_is_made_after_the_next_commits(
+async def test_a_trim_without_a_free_thread_is_made_after_the_next_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = [100, 100 + GROWTH_BYTES, 101 + GROWTH_BYTES, 102 + GROWTH_BYTES, 90]
@@ -86,7 +86,7 @@ async def test_the_process_is_trimmed_once_it_has_grown_while_commits_are_made(m
     assert clock.slept == [PAUSE_S] * 4
 
 
-def test_the_size_of_a_process_grows_with_what_it_touches() -> None:
+def test_resident_bytes_grow_with_touched_memory() -> None:
     # In a process of its own: threads of other tests may free memory meanwhile.
     program = [
         sys.executable, "-c",

@@ -64,7 +64,7 @@ def test_a_file_that_was_changed_is_neither_replaced_nor_removed(tmp_path, home)
 
 
 @pytest.mark.requirement("SVC-14")
-def test_the_hosts_service_goes_below_a_root(tmp_path):
+def test_the_hosts_service_is_installed_below_a_root(tmp_path):
     code, done = service("install", "--system", "--root", tmp_path, "--program", "/usr/local/bin/ctxd")
     assert code == 0
     placed = {str(Path(path).relative_to(tmp_path)) for path in done["installed"]}

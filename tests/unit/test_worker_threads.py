@@ -63,7 +63,7 @@ async def test_work_waits_for_no_other_work() -> None:
             await job.ended.wait()
 
 
-async def test_a_lane_runs_at_most_its_threads_at_once_and_raises_what_the_work_raises() -> None:
+async def test_a_lane_limits_concurrent_work_and_raises_its_exceptions() -> None:
     lane, running, most = Lane("test", 2), 0, 0
     counting, both = threading.Lock(), threading.Barrier(2)
 

@@ -21,7 +21,7 @@ from tests.unit.artifacts.stores import LARGE, again, change, in_small_packs, li
 
 @pytest.mark.requirement("ART-1")
 @pytest.mark.parametrize("data", [b"", b"some bytes", bytes(CHUNK_BYTES_MAX), bytes(CHUNK_BYTES_MAX + 1), LARGE])
-def test_what_was_written_is_read_under_its_hash(store, root, data):
+def test_stored_data_is_read_by_its_hash(store, root, data):
     ref = store.keep(data).ref
     assert ref == blake3(data).hexdigest()
     assert (store.read(ref), store.size(ref), list(store.names())) == (data, len(data), [ref])
@@ -36,7 +36,7 @@ def test_a_range_is_read_as_it_was_written(store):
         assert b"".join(store.pieces(ref, first, end)) == LARGE[first:end]
 
 
-def test_files_are_ours_alone(store, root):
+def test_files_are_accessible_only_to_their_owner(store, root):
     store.keep(b"x")
     assert {stat.S_IMODE(path.stat().st_mode) for path in (root, root / "packs")} == {0o700}
     assert stat.S_IMODE(the_pack(root).stat().st_mode) == 0o600
@@ -48,7 +48,7 @@ def test_the_same_bytes_are_kept_once(store, root):
     assert store.keep(LARGE).ref == ref and the_pack(root).stat().st_size == size
 
 
-def test_bytes_that_come_in_pieces_are_cut_as_those_that_come_at_once(store):
+def test_chunk_boundaries_do_not_depend_on_write_sizes(store):
     chunker = Chunker()
     found = [chunk for at in range(0, len(LARGE), 777) for chunk in chunker.cut(LARGE[at : at + 777])]
     assert [*found, *chunker.end()] == cut(LARGE)
@@ -59,13 +59,13 @@ def test_bytes_that_come_in_pieces_are_cut_as_those_that_come_at_once(store):
 
 
 @pytest.mark.requirement("ART-2")
-def test_the_places_of_cuts_are_frozen():
+def test_chunk_boundaries_are_frozen():
     assert [len(chunk) for chunk in cut(LARGE)][:4] == [10_214, 6_452, 18_605, 22_908]
 
 
 @pytest.mark.requirement("ART-2")
 @pytest.mark.parametrize("change", ["prepend", "insert", "append", "remove"])
-def test_contents_that_resemble_each_other_share_their_chunks(store, root, change):
+def test_similar_contents_share_chunks(store, root, change):
     store.keep(LARGE)
     before, middle = the_pack(root).stat().st_size, len(LARGE) // 2
     other = {
@@ -80,7 +80,7 @@ def test_contents_that_resemble_each_other_share_their_chunks(store, root, chang
 
 
 @pytest.mark.requirement("ART-2")
-def test_what_compresses_takes_less_room_and_what_does_not_takes_no_more(store, root):
+def test_compressible_data_shrinks_and_incompressible_data_barely_grows(store, root):
     text = b"a line of a long output\n" * 50_000
     store.keep(text)
     assert the_pack(root).stat().st_size < len(text) / 20
@@ -147,7 +147,7 @@ def test_an_artifact_on_a_bad_sector_is_replaced(store, root, monkeypatch):
     assert store.read(artifact.ref) == b"right"
 
 
-def test_want_of_descriptors_is_no_damage(store, monkeypatch):
+def test_descriptor_exhaustion_is_not_reported_as_damage(store, monkeypatch):
     ref = store.keep(b"right").ref
 
     def failing(self, location):
@@ -159,7 +159,7 @@ def test_want_of_descriptors_is_no_damage(store, monkeypatch):
 
 
 @pytest.mark.requirement("ART-5")
-def test_what_is_removed_is_overwritten_but_for_the_chunks_of_others(store, root):
+def test_removed_artifacts_are_overwritten_except_for_shared_chunks(store, root):
     kept, removed = store.keep(LARGE), store.keep(LARGE + b"the end of another")
     refs = kept.ref, removed.ref
     del removed
@@ -171,7 +171,7 @@ def test_what_is_removed_is_overwritten_but_for_the_chunks_of_others(store, root
     assert list(store.names()) == live(root) == [] and list(faults(store)) == []
 
 
-def test_chunks_of_a_writer_that_gives_up_are_removed_but_for_those_that_another_one_uses(store, root):
+def test_chunks_of_an_abandoned_writer_are_removed_unless_shared(store, root):
     with store.writer() as given_up:
         given_up.write(LARGE + b"an end of its own" * 10_000)
         artifact = store.keep(LARGE)
@@ -179,7 +179,7 @@ def test_chunks_of_a_writer_that_gives_up_are_removed_but_for_those_that_another
     assert not any(b"an end of its own" in data for data in live(root)) and list(faults(store)) == []
 
 
-def test_chunks_of_a_writer_that_goes_on_outlive_the_artifact_that_had_them(store):
+def test_chunks_of_an_open_writer_outlive_the_artifact_they_came_from(store):
     first = store.keep(LARGE)
     with store.writer() as writer:
         writer.write(LARGE)
@@ -224,7 +224,7 @@ def test_packs_that_are_mostly_dead_are_rewritten_and_others_stay(store, root, m
         store = again(store, root) if not again_ else store
 
 
-def test_a_reader_finds_what_a_repack_moves_while_itreads(store, root, monkeypatch):
+def test_a_reader_survives_a_concurrent_repack(store, root, monkeypatch):
     monkeypatch.setattr(packs, "PACK_BYTES", 100_000)
     kept, gone = store.keep(LARGE[:150_000]), [store.keep(random.Random(n).randbytes(90_000)) for n in range(3)]
     refs = [artifact.ref for artifact in gone]
@@ -238,7 +238,7 @@ def test_a_reader_finds_what_a_repack_moves_while_itreads(store, root, monkeypat
     assert b"".join((first, *pieces)) == LARGE[:150_000]
 
 
-def test_the_beginning_of_a_name_finds_those_that_have_it(store):
+def test_a_prefix_finds_all_names_with_it(store):
     refs = sorted(store.keep(b"%d" % number).ref for number in range(300))
     for digits in (0, 1, 2, 3, 64):
         prefix = refs[7][:digits]
@@ -247,7 +247,7 @@ def test_the_beginning_of_a_name_finds_those_that_have_it(store):
 
 
 @pytest.mark.requirement("ART-5")
-def test_a_write_for_which_there_is_no_room_leaves_the_packs_as_long_as_they_were(store, root):
+def test_a_write_without_disk_space_leaves_the_packs_unchanged(store, root):
     kept = store.keep(LARGE[:300_000])
     size = the_pack(root).stat().st_size
     for place in ("art.write@3", "art.fsync"):
@@ -271,7 +271,7 @@ def test_a_write_that_the_index_refuses_leaves_no_copy_behind(store, root, data)
 
 
 @pytest.mark.requirement("ART-8")
-def test_a_repack_that_was_cut_short_behind_a_removed_pack_goes_on(store, root, monkeypatch):
+def test_a_repack_interrupted_after_removing_a_pack_continues(store, root, monkeypatch):
     kept = in_small_packs(store, monkeypatch, 18_000)
 
     def cut_short(self, number):
@@ -289,7 +289,7 @@ def test_a_repack_that_was_cut_short_behind_a_removed_pack_goes_on(store, root, 
 
 @pytest.mark.requirement("ART-5")
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_a_repack_moved_is_not_left_in_a_pack_that_stays(store, root, monkeypatch, is_killed):
+def test_artifacts_moved_by_a_repack_are_erased_from_a_pack_that_stays(store, root, monkeypatch, is_killed):
     kept = in_small_packs(store, monkeypatch, 30_000)
     path = root / "packs" / "00000001.pack"
     damaged, moved = list(records(path))[0], kept[1]
@@ -359,7 +359,7 @@ def test_a_file_is_erased_a_piece_at_a_time(tmp_path, monkeypatch):
     assert left == [2 * 2**17 + 5, 2**17 + 5, 5, 0] and not path.exists()
 
 
-def test_a_file_system_that_takes_no_hints_takes_artifacts(store, monkeypatch):
+def test_a_filesystem_without_hints_can_store_artifacts(store, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EOPNOTSUPP, "not supported")
 

@@ -46,7 +46,7 @@ def test_an_index_that_is_missing_damaged_or_of_another_version_is_rebuilt_from_
 
 
 @pytest.mark.requirement("ART-3")
-def test_what_the_index_lost_in_a_power_cut_is_taken_in_again_and_a_torn_end_is_cut_off(store, root):
+def test_artifacts_lost_from_the_index_are_reindexed_and_a_torn_end_is_truncated(store, root):
     first = store.keep(b"first")
     store.close()
     before = (root / "index.db").read_bytes()
@@ -256,7 +256,7 @@ def test_a_start_after_a_kill_reads_the_newest_pack_alone(store, root, monkeypat
 
 
 @pytest.mark.requirement("ART-4")
-def test_an_index_of_an_earlier_version_is_no_damage_before_the_start_that_rebuilds_it(store, root):
+def test_an_index_of_an_earlier_version_awaiting_its_rebuild_is_not_damage(store, root):
     kept = store.keep(LARGE)
     store.close()
     with closing(sqlite3.connect(root / "index.db")) as opened:
@@ -298,7 +298,7 @@ def test_a_verification_goes_page_by_page_and_none_reads_more_than_its_bound(sto
 
 @pytest.mark.requirement("ART-3")
 @pytest.mark.parametrize("is_reported", [False, True])
-def test_every_damaged_page_of_the_index_is_mended_by_the_next_start(store, root, tmp_path, is_reported):
+def test_every_damaged_page_of_the_index_is_repaired_by_the_next_start(store, root, tmp_path, is_reported):
     kept = [store.keep(random.Random(number).randbytes(100)) for number in range(200)]
     kept.append(store.keep(LARGE))
     store.close()

@@ -72,7 +72,7 @@ async def test_a_context_has_four_sections_in_order_with_paths_as_the_agent_know
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CTX-4")
-async def test_every_block_says_which_version_it_shows_and_why(tmp_path: Path) -> None:
+async def test_every_block_has_its_version_and_reason(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
         (home.files / "a.py").write_text("a")
@@ -102,7 +102,7 @@ async def test_every_block_says_which_version_it_shows_and_why(tmp_path: Path) -
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CTX-6")
-async def test_an_unchanged_repeat_is_answered_with_the_record_and_writes_nothing(tmp_path: Path) -> None:
+async def test_an_unchanged_repeat_returns_the_record_and_writes_nothing(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
         (home.files / "a.py").write_text("a")
@@ -148,7 +148,7 @@ def test_the_id_of_an_assembly_is_longer_than_that_of_a_commit_and_grows_where_i
 
 
 @pytest.mark.anyio
-async def test_a_clock_beyond_the_year_9999_stops_no_assembly(tmp_path: Path) -> None:
+async def test_a_clock_beyond_the_year_9999_does_not_prevent_an_assembly(tmp_path: Path) -> None:
     clock = TestClock()
     clock.wall = 400_000_000_000_000
     async with household(tmp_path, clock) as home:
@@ -160,7 +160,7 @@ async def test_a_clock_beyond_the_year_9999_stops_no_assembly(tmp_path: Path) ->
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CTX-7")
-async def test_the_answer_says_how_much_of_the_text_stayed_at_its_start(tmp_path: Path) -> None:
+async def test_the_stable_prefix_is_the_length_of_the_unchanged_start(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create(prompt="Grüße")
         first = await home.assemble()
@@ -274,7 +274,7 @@ async def test_an_assembly_is_found_by_its_number_in_one_read(tmp_path: Path, mo
 
 
 @pytest.mark.anyio
-async def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_errors_for_missing_assemblies_name_them(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         await home.create("empty")
         live = await home.create()
@@ -332,7 +332,7 @@ async def test_the_size_of_a_record_does_not_depend_on_the_pool(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_a_paused_or_closed_session_records_nothing_but_shows_what_was(tmp_path: Path) -> None:
+async def test_a_paused_or_closed_session_records_nothing_but_shows_its_last_assembly(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
         first = await home.assemble()

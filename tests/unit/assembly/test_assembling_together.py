@@ -43,7 +43,7 @@ async def work(home: Household, live: LiveSession, seed: int, made: list[Assembl
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(4))
-async def test_sessions_that_share_files_each_record_what_the_store_shows_as_of_then(tmp_path: Path, seed: int) -> None:
+async def test_sessions_sharing_files_each_record_the_state_at_their_time(tmp_path: Path, seed: int) -> None:
     made: list[AssembledContext] = []
     async with household(tmp_path) as home:
         with anyio.fail_after(60):
@@ -75,7 +75,7 @@ async def test_two_assemblies_at_once_make_one_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_assembly_given_up_at_any_moment_leaves_the_session_fit_for_the_next(tmp_path: Path) -> None:
+async def test_an_assembly_cancelled_at_any_point_leaves_the_session_usable(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
         path = home.files / "a.py"
@@ -178,7 +178,7 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
 
 
 @pytest.mark.anyio
-async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_sequence(tmp_path: Path) -> None:
+async def test_a_lost_version_is_not_confused_with_the_one_reusing_its_sequence(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         onlooker, reader = await home.create("onlooker"), await home.create("reader")
         path = home.files / "a.py"
@@ -211,7 +211,7 @@ async def writable(home: Household) -> None:
 
 
 @pytest.mark.anyio
-async def test_writes_that_concern_no_object_of_a_session_make_no_assembly_look_at_its_versions_again(
+async def test_unrelated_writes_cause_no_new_version_lookups_in_an_assembly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with household(tmp_path) as home:

@@ -34,7 +34,7 @@ def test_nothing_is_left_out_without_a_budget_or_within_it() -> None:
         assert (made.dropped, made.tokens, made.tokens_after, made.over_by) == ((), 100, 100, 0)
 
 
-def test_tool_calls_go_first_and_the_oldest_of_them_before_the_others() -> None:
+def test_tool_calls_are_dropped_first_oldest_before_newest() -> None:
     made = planned(
         [
             candidate("file-1", 400),
@@ -48,7 +48,7 @@ def test_tool_calls_go_first_and_the_oldest_of_them_before_the_others() -> None:
     assert [drop.reason for drop in made.dropped] == ["oldest tool call"] * 2 + ["file activated longest ago"] * 2
 
 
-def test_no_more_is_left_out_than_is_needed() -> None:
+def test_no_more_is_dropped_than_needed() -> None:
     made = planned(
         [candidate("a", 400, call=True), candidate("b", 400, call=True), candidate("c", 196, pinned=True)], 150
     )
@@ -56,7 +56,7 @@ def test_no_more_is_left_out_than_is_needed() -> None:
     assert (made.tokens, made.tokens_after) == (250, 150)
 
 
-def test_pinned_objects_stay_and_the_rest_is_reported_as_too_much() -> None:
+def test_pinned_objects_stay_and_the_excess_is_reported() -> None:
     made = planned([candidate("a", 4000, pinned=True), candidate("b", 40)], 100)
     assert [drop.object for drop in made.dropped] == ["b"]
     assert made.over_by == made.tokens_after - 100 == 900

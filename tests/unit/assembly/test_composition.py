@@ -149,7 +149,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_kept_components_give_what_new_ones_give(seed: int) -> None:
+async def test_reused_components_equal_new_ones(seed: int) -> None:
     world, kept = World(seed), spec()
     before: Composition | None = None
     for _ in range(60):
@@ -175,7 +175,7 @@ def equal_bytes(a: str, b: str) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_text_shows_what_the_session_holds(seed: int) -> None:
+async def test_the_text_matches_the_state_of_the_session(seed: int) -> None:
     world = World(seed)
     for _ in range(80):
         world.step()
@@ -227,7 +227,7 @@ async def test_blocks_lie_at_their_offset_and_name_their_version_and_reason() ->
     assert sum(size.bytes for size in sections.values()) + 2 * (len(blocks) - 1) == len(data)
 
 
-async def test_a_key_names_one_piece_of_a_context_and_the_same_one_in_the_next() -> None:
+async def test_a_key_identifies_one_piece_across_contexts() -> None:
     world, kept = World(5), spec()
     before: dict[tuple[str, str], Piece] = {}
     for _ in range(60):
@@ -293,7 +293,7 @@ class Reversed:
                 self.pieces[key] = view.piece(self.section, key, text, reason="said", object="chat:s", tx=None)
 
 
-async def test_another_layout_brings_its_own_sections_and_another_counter_its_own_tokens() -> None:
+async def test_another_layout_defines_the_sections_and_another_counter_the_tokens() -> None:
     world = World()
     world.count = lambda text: len(text.split())
     world.say(Message(role="user", content="one two three"))

@@ -45,19 +45,19 @@ def check_many(seed: int, examples: int) -> None:
 
 @pytest.mark.requirement("CTX-3")
 @pytest.mark.parametrize("examples", [2_000, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_parse_gives_back_what_was_rendered_in_adversarial_contexts(examples: int) -> None:
+def test_parse_inverts_rendering_of_adversarial_contexts(examples: int) -> None:
     check_many(seed=1, examples=examples)
 
 
 @given(shrinkable)
 @settings(max_examples=300, derandomize=True, **_MANY)
-def test_parse_gives_back_what_was_rendered(context: Context) -> None:
+def test_parse_inverts_rendering(context: Context) -> None:
     check_round_trip(context)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_parse_gives_back_what_was_rendered_in_100000_adversarial_contexts() -> None:
+def test_parse_inverts_rendering_of_100000_adversarial_contexts() -> None:
     check_many(seed=random.SystemRandom().randrange(2**32), examples=100_000)
 
 
@@ -81,7 +81,7 @@ def test_unescape_undoes_escape(content: str) -> None:
         "the METADATA_POOL, or a toolcall_ref",
     ],
 )
-def test_content_without_a_structural_line_stands_as_it_is(content: str) -> None:
+def test_content_without_a_structural_line_is_not_escaped(content: str) -> None:
     assert escape(content) is content or escape(content) == content
 
 
@@ -108,7 +108,7 @@ def test_a_line_that_looks_structural_gets_one_backslash_after_every_kind_of_lin
     assert escape(f"{line_end}{line_end}{line}") == f"{line_end}{line_end}\\{line}"
 
 
-def test_a_rendering_within_a_rendering_within_a_rendering_comes_back() -> None:
+def test_nested_renderings_round_trip() -> None:
     context = Context(system_prompt="s", chat=(ChatText(role="user", text="u"),))
     for depth in range(3):
         text = render(context)
@@ -177,7 +177,7 @@ def test_a_file_name_cannot_add_a_metadata_line() -> None:
         "prompt\r ACTIVE_CONTENT",
     ],
 )
-def test_what_the_renderer_would_not_write_is_refused(text: str) -> None:
+def test_text_the_renderer_cannot_produce_is_rejected(text: str) -> None:
     with pytest.raises(NotARendering):
         parse(text)
 
@@ -204,7 +204,7 @@ class _Unsplit(str):
         raise AssertionError("it has nothing to escape")
 
 
-def test_blocks_split_only_texts_that_could_be_taken_for_an_item() -> None:
+def test_blocks_split_only_texts_that_could_be_mistaken_for_an_item() -> None:
     text = "one\nWINDOW_ITEM kind=user\ntwo"
     items = [UserText(key=str(nth), tokens=1, turn=0, text=each) for nth, each in enumerate((_Unsplit("a\nb"), text))]
     (plain, _), (escaped, _) = window_blocks("s", items)

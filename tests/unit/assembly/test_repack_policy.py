@@ -187,7 +187,7 @@ def test_the_bill_is_at_most_three_times_that_of_the_best_schedule(schedule):
     assert bill(schedule, policy(schedule)) <= RATIO_MAX * best(schedule)
 
 
-def test_the_bound_tells_the_rule_from_policies_without_it():
+def test_the_bound_distinguishes_the_rule_from_policies_without_it():
     never = bill(USELESS, lambda request, removed: ())
     assert never > RATIO_MAX * best(USELESS)
     always = bill(DRIPPING, lambda request, removed: stale(DRIPPING, request, removed))
@@ -259,7 +259,7 @@ def test_the_window_is_broken_where_it_is_worth_it_and_not_before():
     assert (decision.reason, decision.remove, decision.carried) == ("cost", ("2",), {"0": 2})
 
 
-def test_a_content_without_anything_behind_it_goes_at_once():
+def test_content_at_the_end_of_the_window_is_removed_immediately():
     assert decided(window({}, {"is_outdated": True})).remove == ("1",)
 
 
@@ -275,7 +275,7 @@ def test_a_content_is_removable_when_carrying_it_costs_more_than_its_chance_is_w
     assert decided(window({"tokens": small, "age": 10**6}), rules=rules).reason is None
 
 
-def test_behind_a_break_go_contents_that_would_be_removable_soon():
+def test_soon_removable_contents_after_a_break_are_removed_with_it():
     rules = msgspec.structs.replace(FOREVER, worth_tokens=10_000)
     soon = {"kind": "file", "age": 3}
     assert decided(window(soon, {"tokens": 30, "stub_tokens": 20}), rules=rules).reason is None
@@ -314,7 +314,7 @@ def test_the_budget_removes_outdated_contents_first_then_old_and_large_ones_and_
     assert removed == {3, 4, 7}
 
 
-def test_a_repack_for_the_budget_makes_room_for_what_comes():
+def test_a_budget_repack_leaves_room_for_later_content():
     decision = decided(window(*({"age": n} for n in range(10, 0, -1))), rules=budget(9999))
     # 200 tokens are stubs in any case; of the other 9,799 three tenths stay in use.
     assert decision.remove == tuple("01234567")
@@ -378,7 +378,7 @@ def test_no_decision_touches_kept_contents_and_the_budget_holds_where_it_can(fac
     st.lists(st.tuples(st.integers(10, 30_000), st.integers(0, 300), st.booleans()), min_size=1, max_size=20),
     st.integers(1000, 60_000),
 )
-def test_a_forced_repack_leaves_most_of_the_room_for_what_comes(facts, budget):
+def test_a_forced_repack_leaves_most_of_the_room_for_later_content(facts, budget):
     rules = Rules.of(budget)
     contents = window(
         *({"tokens": n, "age": age, "is_kept": kept, "stub_tokens": min(20, n)} for n, age, kept in facts)

@@ -77,7 +77,7 @@ def text_of(tokens: int, seed: str) -> str:
 
 @pytest.mark.requirement("WIN-1")
 @pytest.mark.parametrize("format", FORMATS)
-async def test_what_was_run_again_goes_once_the_cache_has_expired(
+async def test_output_of_a_repeated_call_is_removed_once_the_cache_has_expired(
     tmp_path: Path, clock: TestClock, format: RequestFormat
 ) -> None:
     async with household(tmp_path, clock) as home:
@@ -130,7 +130,7 @@ async def test_the_budget_takes_the_oldest_and_leaves_the_running_turn(tmp_path:
 
 
 @pytest.mark.requirement("WIN-2")
-async def test_a_budget_that_the_running_turn_exceeds_takes_of_it_and_cuts_what_is_too_large(
+async def test_an_over_budget_running_turn_is_repacked_and_large_outputs_are_cut(
     tmp_path: Path, clock: TestClock
 ) -> None:
     async with household(tmp_path, clock) as home:

@@ -143,7 +143,7 @@ async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_pa
 
 @pytest.mark.requirement("WIN-2")
 @pytest.mark.parametrize("text", ["é" * 3_000 + "x" * 3_000, "x" * 3_000 + "字" * 3_000, "😀a" * 3_000])
-def test_a_cut_text_has_no_more_tokens_than_it_may_whatever_its_script(text: str) -> None:
+def test_a_cut_text_stays_within_its_tokens_in_every_script(text: str) -> None:
     made = cut(text, 500, estimate_tokens, "load it")
     head, _, tail = made.partition("\n[…")
     kept = head + tail.partition("…]\n")[2]
@@ -169,7 +169,7 @@ async def test_long_arguments_of_new_calls_take_the_room_of_older_replies(tmp_pa
 @pytest.mark.anyio
 @pytest.mark.requirement("WIN-6")
 @pytest.mark.parametrize("is_recorded", [False, True])
-async def test_late_outputs_are_removed_as_other_old_outputs_are(tmp_path: Path, is_recorded: bool) -> None:
+async def test_late_outputs_are_removed_like_other_old_outputs(tmp_path: Path, is_recorded: bool) -> None:
     clock = TestClock()
     clock.wall = 1_700_000_000_000
     async with household(tmp_path, clock) as home:
@@ -296,7 +296,7 @@ async def test_the_line_for_a_removed_output_counts_its_pictures(tmp_path: Path,
 
 @pytest.mark.anyio
 @pytest.mark.requirement("WIN-3")
-async def test_messages_that_were_sent_and_never_answered_are_cut_too(tmp_path: Path) -> None:
+async def test_messages_sent_without_a_reply_are_cut_too(tmp_path: Path) -> None:
     picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
     async with household(tmp_path) as home:
         live = await home.create(budget_tokens=BUDGET)
@@ -316,7 +316,7 @@ async def test_messages_that_were_sent_and_never_answered_are_cut_too(tmp_path: 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("WIN-2")
-async def test_a_budget_that_falls_below_what_is_pinned_is_held(tmp_path: Path) -> None:
+async def test_a_budget_below_the_pinned_content_is_kept(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create(budget_tokens=60_000)
         append(live, PromptEvent(text="Go."))

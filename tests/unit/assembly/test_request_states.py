@@ -403,7 +403,7 @@ async def test_an_output_of_a_failed_call_is_valid_without_text_and_with_images(
 @pytest.mark.requirement("REQ-5")
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_call_id_that_is_used_again_keeps_its_late_output_and_its_new_one_apart(
+async def test_the_late_and_new_outputs_of_a_reused_call_id_are_distinguished(
     tmp_path: Path, format: RequestFormat, is_restarted: bool
 ) -> None:
     called = ToolCallEvent(call="a", tool="bash", args={"command": "make"})
@@ -498,7 +498,7 @@ def test_a_request_with_much_reasoning_copies_no_tail_of_the_window_for_each() -
 @pytest.mark.requirement("WHY-2")
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_request_that_a_purge_changed_is_recorded_anew(
+async def test_a_request_changed_by_a_purge_is_recorded_again(
     tmp_path: Path, format: RequestFormat, is_restarted: bool
 ) -> None:
     async with household(tmp_path) as home:

@@ -57,7 +57,7 @@ def test_the_stable_prefix_counts_the_equal_bytes_of_the_whole_contexts(old: lis
     assert stable_prefix(pieces(old), pieces(new)) == expected
 
 
-def test_the_stable_prefix_does_not_join_what_follows_the_first_difference() -> None:
+def test_the_stable_prefix_does_not_join_pieces_after_the_first_difference() -> None:
     rest = pieces(["x" * 10_000] * 500)
     tracemalloc.start()
     try:

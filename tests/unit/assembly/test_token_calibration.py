@@ -91,7 +91,7 @@ def test_the_weights_of_an_unknown_tokenizer_are_found_within_ten_requests(weigh
 
 @pytest.mark.requirement("USE-5")
 @given(st.lists(st.integers(0, 10**9), min_size=2, max_size=40), st.integers(0, 10**6))
-def test_estimates_are_bounded_and_the_same_whatever_was_billed(tokens: list[int], output: int) -> None:
+def test_estimates_are_bounded_and_deterministic_for_any_billing(tokens: list[int], output: int) -> None:
     rows = requests(random.Random(1), len(tokens))
     usage = {row.number: RecordUsage(row.number, "m", n, 0, (), output) for row, n in zip(rows, tokens, strict=True)}
     known = calibrated(rows, usage, "f", "m")
@@ -147,7 +147,7 @@ async def lived(home: Household, session: str, rounds: int, *, bills: float | No
 
 @pytest.mark.anyio
 @pytest.mark.requirement("USE-5", "WIN-4")
-async def test_the_budget_is_held_by_what_the_provider_counts(tmp_path: Path) -> None:
+async def test_the_budget_holds_for_the_providers_token_count(tmp_path: Path) -> None:
     clock = TestClock()
     clock.wall = 1_700_000_000_000
     async with household(tmp_path, clock) as home:

@@ -38,7 +38,7 @@ def write(home: Household, live: LiveSession, id: str, text: str) -> None:
     live.submit(WriteRequest("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
 
 
-async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) -> None:
+async def test_rendering_a_large_pool_yields_to_other_tasks(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live, ids = await made(home)
         other = await home.create("other")

@@ -66,7 +66,7 @@ async def test_a_window_too_large_to_keep_evicts_no_other(tmp_path: Path, monkey
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-11")
-async def test_events_that_a_window_does_not_show_do_not_count_towards_what_is_read_for_it(tmp_path: Path) -> None:
+async def test_events_hidden_from_a_window_do_not_count_towards_its_read_limit(tmp_path: Path) -> None:
     form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
     aside = [ResponseEvent(text=f"{number} " + "word " * 20_000, sidechain="agent") for number in range(30)]
     for is_loaded in (False, True):
@@ -115,7 +115,7 @@ async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refu
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-11")
-async def test_wide_text_counts_twice_towards_what_is_read_for_a_request(tmp_path: Path) -> None:
+async def test_wide_text_counts_twice_towards_the_read_limit_of_a_request(tmp_path: Path) -> None:
     form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
     call = WriteRequest("context.assemble", "p")
     async with household(tmp_path) as home:

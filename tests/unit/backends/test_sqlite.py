@@ -76,7 +76,7 @@ def test_an_entity_that_gets_no_number_is_an_error_and_no_row_of_another(connect
         backend.append([Version("a", 10, 1, 7, b"x"), Version("b", 10, 1, 7, b"y")])
 
 
-def test_numbers_beyond_what_memory_holds_are_looked_up(connection, monkeypatch):
+def test_numbers_beyond_the_cache_limit_are_looked_up(connection, monkeypatch):
     monkeypatch.setattr(numbers, "_KNOWN_MAX", 10)
     backend = SqliteBackend(connection)
     backend.create()

@@ -61,7 +61,7 @@ def test_a_sub_agent_that_is_named_by_its_call_begins_at_the_commit_with_the_cal
 
 
 @pytest.mark.requirement("CAP-10")
-def test_the_spawning_call_is_committed_first_whatever_the_policy():
+def test_the_spawning_call_is_committed_first_under_every_policy():
     side = {"sidechain": "c1"}
     commits = planned(prompt(), call("c1"), prompt(**side), ToolResultEvent(call="c1"), policy={"session_end"})
     assert shape(commits) == [(1, None, None), (2, 1, None), (3, 1, "c1")]

@@ -35,7 +35,7 @@ def test_a_file_is_put_and_got_back_byte_for_byte(real, socket, tmp_path, data):
 
 
 @pytest.mark.requirement("ART-10")
-def test_an_interrupted_upload_of_a_file_sends_only_what_is_missing(real, socket, tmp_path):
+def test_an_interrupted_upload_sends_only_the_missing_bytes(real, socket, tmp_path):
     file = tmp_path / "in"
     file.write_bytes(LARGE)
     found = file.stat()

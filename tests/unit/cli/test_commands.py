@@ -20,7 +20,7 @@ from tests.unit.cli.conftest import process
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_status_tells_that_the_daemon_is_well(real):
+def test_status_reports_a_healthy_daemon(real):
     ran = real("status")
     assert ran.code == 0
     assert re.match(r"state        ready\nversion      \S+, pid \d+, start 1, up \d+s\n", ran.out)
@@ -64,7 +64,7 @@ def test_a_session_of_a_harness_whose_turns_are_in_commits_is_not_listed_with_0(
     assert turns() == ""
 
 
-def test_a_session_that_tells_filesystems_apart_by_device_says_so(real):
+def test_a_session_that_detects_filesystems_by_device_is_labelled(real):
     assert "devices   tell filesystems apart" in real("session", "new", "disks", "--detect-filesystems").out
     assert "tell filesystems" not in real("session", "new", "disks").out
 
@@ -84,7 +84,7 @@ def test_the_context_is_shown_as_a_bar_to_scale_and_a_table_of_blocks_with_reaso
     assert "first\\x1b[2J" in ran.out
 
 
-def test_the_text_of_the_context_is_what_the_model_sees_byte_for_byte(real, running, session):
+def test_context_text_is_the_models_view_byte_for_byte(real, running, session):
     with connect_sync(running.socket) as client:
         text = client.context_assemble(session.id).text
     assert process("context", session.id, "--text", "--socket", running.socket).stdout == text
@@ -110,7 +110,7 @@ def test_an_earlier_turn_is_rendered_again_and_two_are_compared(real, session):
 
 
 @pytest.mark.requirement("CLI-3")
-def test_a_turn_or_time_without_an_assembly_is_refused_with_those_that_there_are(real, session):
+def test_a_turn_or_time_without_an_assembly_is_rejected_naming_the_existing_ones(real, session):
     refused = real("context", "--turn", "99")
     assert (refused.code, refused.err.count("\n")) == (3, 1)
     newest = real("context", "--json").json["turn"]
@@ -122,7 +122,7 @@ def test_a_turn_or_time_without_an_assembly_is_refused_with_those_that_there_are
 
 
 @pytest.mark.requirement("USE-6")
-def test_the_context_of_a_session_with_requests_shows_what_the_newest_one_costs(real, session):
+def test_context_of_a_session_with_requests_shows_the_cost_of_the_newest(real, session):
     model = "claude-sonnet-4-5"
     assert "request " not in real("context").out, "there is none yet"
     first = real("context", "--record", "--format", "anthropic-messages", "--model", model)
@@ -179,7 +179,7 @@ def test_why_takes_the_path_of_a_file(real, session, tmp_path):
     assert by_path.out.splitlines()[0].endswith("why.md is in the window: it was read"), by_path.err
 
 
-def test_a_plan_says_what_a_budget_would_leave_out(real, session):
+def test_a_plan_lists_the_objects_a_budget_would_drop(real, session):
     ran = real("context", "--plan", "10")
     assert re.match(r"budget 10 tokens, context \d+, \d+ without \d+ objects, over by \d+", ran.out)
     assert real("context", "--plan", "1,000,000").out.startswith("budget 1,000,000 tokens, context ")
@@ -187,7 +187,7 @@ def test_a_plan_says_what_a_budget_would_leave_out(real, session):
     assert real("context", "--plan", "10", "--json").json["budget_tokens"] == 10
 
 
-def test_a_paused_session_shows_what_its_model_saw_last_and_says_so(real, session):
+def test_a_paused_session_shows_its_last_context_with_a_note(real, session):
     session.pause()
     ran = real("context", "--text")
     assert ran.code == 0
@@ -242,14 +242,14 @@ def test_an_object_is_named_by_a_path_from_here_or_from_where_its_agent_works(re
     assert real("object", "cat", call).out == "a.py\n", "an id goes before a name"
 
 
-def test_a_path_of_no_object_is_told_by_the_path_that_was_typed(real, session):
+def test_the_error_for_a_path_without_object_names_the_typed_path(real, session):
     ran = real("object", "cat", "/w/none.py")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("ctx: no object for the file /w/none.py; ctx object ls lists known objects")
     assert "no object none.py" in real("object", "cat", "none.py").err
 
 
-def test_a_diff_is_one_that_patch_takes_whatever_ends_the_lines(real, running, session):
+def test_a_diff_is_in_patch_format_for_every_line_ending(real, running, session):
     with connect_sync(running.socket) as client:
         for text in ("a\fb", "a\fc\n", "a\fc\r\nd"):
             file = client.file_index(session.id, "/w/odd.txt", content=text).object
@@ -261,7 +261,7 @@ def test_a_diff_is_one_that_patch_takes_whatever_ends_the_lines(real, running, s
     assert last.split("\n")[3:] == ["-a\fc", "+a\fc\r", "+d", "\\ No newline at end of file", ""]
 
 
-def test_what_no_text_is_kept_of_says_why(real, running, session, tmp_path):
+def test_an_object_without_text_is_shown_with_the_reason(real, running, session, tmp_path):
     (tmp_path / "tree/b.bin").write_bytes(b"\x00")
     with (tmp_path / "tree/large").open("wb") as large:
         large.truncate(2**30)
@@ -293,7 +293,7 @@ def test_chats_and_sessions_are_printed_and_compared(real, session):
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_purge_that_is_thought_better_of_destroys_nothing_and_asks_beside_the_data(real, session, monkeypatch, more):
+def test_a_declined_purge_destroys_nothing_and_prompts_on_stderr(real, session, monkeypatch, more):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -336,7 +336,7 @@ def test_rpc_calls_any_method_and_lists_them(real, session, monkeypatch):
     assert len(real("rpc", "session.list", "-").json["sessions"]) == 1
 
 
-def test_watch_prints_what_others_changed_one_line_each(real, running, session, tmp_path):
+def test_watch_prints_foreign_changes_one_line_each(real, running, session, tmp_path):
     path = tmp_path / "tree" / "a.py"
     with connect_sync(running.socket) as client:
         other = client.session(agent="other", workdir=str(path.parent))
@@ -362,7 +362,7 @@ def test_doctor_checks_the_host_and_exits_with_7_only_when_a_check_failed(real, 
     assert "fix: " in lost.out
 
 
-def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
+def test_doctor_reports_a_socket_without_a_listener(ctx, tmp_path):
     import socket
 
     path = tmp_path / "stale.sock"
@@ -375,7 +375,7 @@ def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
     assert f"ctxd run --state-dir DIR --socket {path}" in ran.out
 
 
-def test_a_daemon_that_does_not_answer_is_told_by_doctor_from_one_that_is_not_there(ctx, tmp_path, monkeypatch):
+def test_doctor_distinguishes_a_stuck_daemon_from_a_missing_one(ctx, tmp_path, monkeypatch):
     import socket
 
     monkeypatch.setattr("ctxd.cli.doctor.ANSWER_S_MAX", 0.2)
@@ -396,7 +396,7 @@ call_1        toolcall  present                        bash
 """
 
 
-def test_a_listing_for_people_looks_like_this(scripted, daemon):
+def test_a_listing_for_a_terminal_has_the_expected_form(scripted, daemon):
     daemon.script["object.list"] = lambda seen: {
         "objects": [
             {"object": "0123456789abcdef" * 4, "type": "file", "state": "present", "label": "/workspace/a\nb.py",
@@ -411,7 +411,7 @@ def test_a_listing_for_people_looks_like_this(scripted, daemon):
     assert ran.err == "more results: --cursor more\n"
 
 
-def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
+def test_several_objects_are_moved_until_one_fails(scripted, daemon):
     def second_fails(seen):
         if seen.params["object"] == "bad":
             raise Refusal("not_in_index", "it is not there", outcome="not_applied")
@@ -425,7 +425,7 @@ def test_several_objects_are_moved_until_one_cannot_be(scripted, daemon):
 
 
 @pytest.mark.requirement("CLI-8")
-def test_top_tells_what_happens_between_two_looks(real, session):
+def test_top_shows_rates_between_two_samples(real, session):
     found = real("top", "--once", "--interval", "0.1", "--json").json
     assert found["calls_per_s"] > 0
     assert found["writes_per_s"] == 0
@@ -540,7 +540,7 @@ def test_each_event_of_a_transcript_is_one_line_cut_to_200_characters(ctx, tmp_p
     assert lines[2].endswith("bash {'command': 'ls'}")
 
 
-def test_doctor_on_the_socket_of_a_sandbox_checks_what_the_sandbox_has(real, running, session):
+def test_doctor_on_a_sandbox_socket_runs_only_sandbox_checks(real, running, session):
     with connect_sync(running.socket) as client:
         box = client.sandbox_register([session.id], grants=()).sandbox
         ran = real("doctor", "--socket", box.socket)

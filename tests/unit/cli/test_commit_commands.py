@@ -139,7 +139,7 @@ def test_several_open_sessions_have_no_newest_commit(real, own, tmp_path, monkey
 
 
 @pytest.mark.requirement("CMT-17")
-def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
+def test_the_graph_of_a_fork_includes_the_chain_it_continues(real, own):
     client = own.client
     tips = []
     for n in range(5):
@@ -282,7 +282,7 @@ def test_long_contexts_are_read_with_progress_on_a_terminal(real, own, tmp_path,
 
 
 @pytest.mark.requirement("CMT-9")
-def test_a_tag_moves_by_force_alone(real, chain):
+def test_a_tag_moves_only_with_force(real, chain):
     one, two, three, side = chain
     assert real("tag", "good", one).code == 0
     taken = real("tag", "good", two)
@@ -298,7 +298,7 @@ def test_a_tag_moves_by_force_alone(real, chain):
 
 
 @pytest.mark.requirement("CMT-9")
-def test_a_tag_is_removed_by_its_name_whatever_else_the_name_means(real, own, chain, monkeypatch):
+def test_a_tag_is_removed_by_its_name_even_if_the_name_has_another_meaning(real, own, chain, monkeypatch):
     one, _, three, _ = chain
     for name in ("HEAD", one, own.id):
         missing = real("tag", "-d", name)
@@ -502,7 +502,7 @@ def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tm
     assert "unknown format nosuch" in kept.err
 
 
-def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remedy(real, own, chain, tmp_path):
+def test_invalid_tags_artifacts_and_principals_are_rejected_with_a_remedy(real, own, chain, tmp_path):
     assert "a tag is a letter or digit, then" in real("tag", "bad name").err
     other = own.client.session(agent="demo")
     for session in (own.id, other.id):
@@ -543,7 +543,7 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
     assert real("session", "ls", "-q", "--json").json["items"]
 
 
-def test_the_context_of_a_session_that_has_commits_alone_says_where_its_conversation_is(real, own, chain):
+def test_the_context_of_a_session_with_only_commits_points_to_its_conversation(real, own, chain):
     ran = real("show", f"{own.id}@2")
     assert "has no turn 2; it has no turns" in ran.err and "`ctx log` lists" in ran.err
     ran = real("context", own.id)

@@ -34,7 +34,7 @@ def pid(running):
 
 
 @pytest.mark.requirement("CLI-9")
-def test_a_daemon_that_uses_its_descriptors_up_is_told(tmp_path):
+def test_nearly_exhausted_descriptors_are_a_warning(tmp_path):
     assert verdict(daemon_checks.daemon_descriptors(os.getpid())) == "ok"
     process = tmp_path / "7"
     (process / "fd").mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_a_daemon_that_uses_its_descriptors_up_is_told(tmp_path):
 
 
 @pytest.mark.requirement("CLI-9")
-def test_directories_that_are_looked_at_instead_of_watched_are_told():
+def test_polled_directories_are_a_warning():
     followed = Watching(watcher="inotify", files=10, directories=3)
     assert verdict(daemon_checks.watching(followed)) == "ok"
     assert verdict(daemon_checks.watching(Watching(watcher=None))) == "ok"
@@ -55,7 +55,7 @@ def test_directories_that_are_looked_at_instead_of_watched_are_told():
 
 
 @pytest.mark.requirement("CLI-9")
-def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
+def test_followed_files_match_the_daemons_status(ctx, tmp_path):
     (tmp_path / "a.py").write_text("1\n")
     with Running(tmp_path, watcher="polling") as following:
         with connect_sync(following.socket) as client:
@@ -68,7 +68,7 @@ def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
 
 
 @pytest.mark.requirement("CLI-9")
-def test_a_sandbox_whose_socket_is_gone_is_told(box):
+def test_a_missing_sandbox_socket_is_a_failure(box):
     assert verdict(daemon_checks.sandboxes([box])) == "ok"
     Path(box.socket).rename(f"{box.socket}.away")
     assert verdict(daemon_checks.sandboxes([box])) == "fail"
@@ -77,7 +77,7 @@ def test_a_sandbox_whose_socket_is_gone_is_told(box):
 
 
 @pytest.mark.requirement("CLI-9")
-def test_a_mount_that_is_gone_or_another_one_for_the_daemon_is_told(box, pid, tmp_path):
+def test_a_mount_missing_or_different_for_the_daemon_is_reported(box, pid, tmp_path):
     assert verdict(daemon_checks.mounts([box], pid)) == "ok"
     (root,) = (mount.canonical_prefix for mount in box.mounts)
     elsewhere = tmp_path / "proc" / str(pid) / "root"
@@ -101,7 +101,7 @@ def test_a_sandbox_is_reached_from_inside_a_real_one(box):
 
 
 @pytest.mark.requirement("CLI-9")
-def test_where_it_cannot_be_tried_that_is_said(box, monkeypatch, tmp_path):
+def test_an_untestable_sandbox_is_reported_as_such(box, monkeypatch, tmp_path):
     (none,) = daemon_checks.check_sandbox_access([])
     assert verdict(none) == "ok"
     refuses = tmp_path / "bwrap"

@@ -59,7 +59,7 @@ def test_each_failure_has_the_exit_code_that_the_help_promises(scripted, daemon,
 
 
 @pytest.mark.requirement("CLT-9")
-def test_a_command_says_once_why_it_tries_again(scripted, daemon):
+def test_a_command_announces_its_retries_once_with_the_reason(scripted, daemon):
     refused = refuse("disk_full", "no room", retry_after_ms=450, outcome="not_applied")
     daemon.script["session.pause"] = lambda seen: refused(seen) if len(daemon.of("session.pause")) < 6 else HOLD
     ran = scripted("session", "pause", "s1", "--timeout", "3")
@@ -69,7 +69,7 @@ def test_a_command_says_once_why_it_tries_again(scripted, daemon):
 
 
 @pytest.mark.requirement("CLT-9")
-def test_a_failure_that_passes_at_once_is_not_told(scripted, daemon):
+def test_a_brief_failure_is_not_announced(scripted, daemon):
     refused = refuse("disk_full", "no room", retry_after_ms=1, outcome="not_applied")
     daemon.script["daemon.status"] = lambda seen: refused(seen) if len(daemon.of("daemon.status")) < 3 else HOLD
     ran = scripted("status", "--timeout", "0.5")
@@ -122,7 +122,7 @@ def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(
     assert ran.err == f"ctx: no daemon at {path}: there is no socket; {remedy}\n"
 
 
-def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, monkeypatch):
+def test_a_socket_without_permission_is_a_permission_error(ctx, monkeypatch):
     def deny(path, runner, deadline):
         raise PermissionError(13, "Permission denied")
 
@@ -162,7 +162,7 @@ def test_no_answer_in_time_is_124(scripted, daemon):
     assert "within 0.1 s" in ran.err
 
 
-def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
+def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon):
     daemon.script["session.pause"] = lambda seen: HOLD
     ran = scripted("session", "pause", "s1", "--timeout", "0.1")
     assert "it may have been applied" in ran.err
@@ -204,7 +204,7 @@ def test_a_wrong_command_line_is_2_with_one_line(scripted, words, message):
     assert ran.err.count("\n") == 1
 
 
-def test_wrong_settings_are_told_with_their_file(ctx, tmp_path):
+def test_an_invalid_settings_file_is_reported_with_its_path(ctx, tmp_path):
     (tmp_path / "config/ctxd").mkdir(parents=True)
     (tmp_path / "config/ctxd/ctxd.toml").write_text("sokcet = 1")
     ran = ctx("status")
@@ -232,7 +232,7 @@ def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, dae
         }
 
 
-def test_control_characters_in_a_message_are_told_and_not_obeyed(scripted, daemon):
+def test_control_characters_in_a_message_are_escaped(scripted, daemon):
     daemon.script["daemon.status"] = refuse("session_not_found", "no \x1b[31m\nsession")
     assert scripted("status").err == "ctx: no \\x1b[31m\\nsession\n"
 
@@ -306,7 +306,7 @@ def test_the_version_comes_without_loading_client_loop_or_tables():
     assert done.stdout.startswith("ctx, version ")
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure():
+def test_a_reader_that_closes_early_is_no_failure():
     command = f"{sys.executable} -m ctxd.cli.main rpc --json | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""

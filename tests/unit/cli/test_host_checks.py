@@ -38,7 +38,7 @@ def test_the_path_of_a_socket_has_107_bytes_at_most():
     assert verdict(host_checks.socket_path("/" + "ü" * 54)) == "fail"
 
 
-def test_a_socket_is_there_is_one_and_is_closed_to_strangers(bound, tmp_path):
+def test_the_socket_exists_and_is_closed_to_other_users(bound, tmp_path):
     assert verdict(host_checks.socket_file(str(bound))) == "ok"
     bound.chmod(0o660)
     assert verdict(host_checks.socket_file(str(bound))) == "ok"
@@ -61,7 +61,7 @@ def status(**store):
     )
 
 
-def test_a_daemon_answers_has_our_version_and_takes_writes():
+def test_the_daemon_responds_with_our_version_and_accepts_writes():
     assert [verdict(check) for check in host_checks.daemon(status(), "", "1")] == ["ok", "ok", "ok"]
     assert [verdict(check) for check in host_checks.daemon(status(), "", "2")] == ["ok", "warn", "ok"]
     full = status(state="read_only", reason="disk_full")
@@ -88,7 +88,7 @@ def test_valid_times_ahead_of_the_clock_are_a_warning_with_a_remedy():
         ({"state": "stopped", "reason": "row 7 at the node is not the journal's"}, "fail"),
     ],
 )
-def test_a_projection_that_does_not_get_on_is_told_with_its_reason_and_a_remedy(change, expected):
+def test_a_stalled_projection_is_reported_with_its_reason_and_a_remedy(change, expected):
     level = ProjectionStatus(url="unix:/s", state="projecting", reason="", seq=9, lag_rows=0, lag_s=0.0,
                              backlog_share=0.0, rows_per_s=0.0, quarantined=())  # fmt: skip
     *_, found = host_checks.daemon(status(backend="xtdb", projection=msgspec.structs.replace(level, **change)), "", "1")
@@ -129,7 +129,7 @@ def test_the_state_directory_is_closed_to_others(tmp_path):
     assert verdict(host_checks.state_dir(tmp_path / "file")) == "fail"
 
 
-def test_disk_space_is_looked_at_where_the_state_will_be(tmp_path):
+def test_disk_space_is_checked_where_the_state_will_be(tmp_path):
     mib = 2**20
     expected = {
         2**40: "ok",
@@ -169,7 +169,7 @@ def test_there_is_a_descriptor_for_each_connection():
     assert [verdict(host_checks.descriptors(100, soft)) for soft in (227, 228, -1)] == ["warn", "ok", "ok"]
 
 
-def test_the_clock_was_set_and_is_not_behind_what_was_written(tmp_path):
+def test_an_unset_clock_or_one_behind_stored_times_is_reported(tmp_path):
     now = 1_800_000_000_000
     assert verdict(host_checks.clock(now, None)) == "ok"
     assert verdict(host_checks.clock(now, now + 59_000)) == "ok"

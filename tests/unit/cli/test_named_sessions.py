@@ -93,16 +93,14 @@ def test_without_a_session_the_variable_names_it_and_then_the_only_open_one_is_t
     assert meant(scripted, daemon) == "only"
 
 
-def test_a_closed_session_is_no_default(scripted, daemon, sessions):
+def test_a_closed_session_is_never_the_default(scripted, daemon, sessions):
     sessions.closed.add("alpha-1")
     sessions.closed.add("beta-1")
     assert meant(scripted, daemon) == "alpha-2"
 
 
 @pytest.mark.requirement("CLI-10")
-def test_of_several_open_sessions_the_one_at_the_current_directory_is_the_default(
-    scripted, daemon, sessions, tmp_path, monkeypatch
-):
+def test_the_open_session_at_the_current_directory_is_the_default(scripted, daemon, sessions, tmp_path, monkeypatch):
     (tmp_path / "work" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "work" / "inner")
     sessions.workdirs |= {"alpha-1": str(tmp_path), "alpha-2": str(tmp_path / "work"), "beta-1": str(tmp_path / "wor")}
@@ -116,7 +114,7 @@ def test_without_an_open_session_the_remedy_starts_one(scripted, daemon, session
     )  # fmt: skip
 
 
-def test_on_a_socket_that_may_not_list_sessions_its_own_is_taken(scripted, daemon):
+def test_on_a_socket_without_session_list_its_own_session_is_used(scripted, daemon):
     def no_list(seen):
         raise Refusal("method_not_found")
 

@@ -42,7 +42,7 @@ def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, s
 
 
 @pytest.mark.requirement("REV-4")
-def test_a_turn_and_a_time_mean_the_request_that_the_model_got_not_the_text_that_somebody_looked_at(real, session):
+def test_a_turn_and_a_time_select_the_models_request_and_not_a_text_view(real, session):
     session.user("more")
     request = session.assemble(format="anthropic-messages", model="claude-sonnet-4-5")
     assert real("context", "--text").code == 0

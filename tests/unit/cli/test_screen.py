@@ -12,7 +12,7 @@ from tests.unit.cli.conftest import process, terminal
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\u202egnp.exe\ud800\r\x7f\u200b\ttab\n"
 
 
-def test_no_character_that_a_terminal_obeys_is_left():
+def test_no_terminal_control_character_is_left():
     shown = visible(HOSTILE)
     assert shown == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202egnp.exe\\ud800\\x0d\\x7f\\u200b\ttab\n"
     assert cell("two\nlines\t.") == "two\\nlines\\t."
@@ -33,7 +33,7 @@ def test_no_character_that_a_terminal_obeys_is_left():
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
     ],
 )
-def test_colour_goes_to_terminals_that_can_unless_the_environment_says_otherwise(environ, terminal, colour):
+def test_colour_depends_on_the_terminal_unless_the_environment_overrides_it(environ, terminal, colour):
     assert wants_colour(environ, terminal=terminal) is colour
 
 
@@ -43,7 +43,7 @@ def made(*, is_terminal):
     return made
 
 
-def test_content_goes_into_a_pipe_as_it_is_and_harmless_to_a_terminal():
+def test_content_is_unchanged_in_a_pipe_and_escaped_on_a_terminal():
     pipe, person = made(is_terminal=False), made(is_terminal=True)
     pipe.content("\x1b[2Jx")
     person.content("\x1b[2Jx")

@@ -13,7 +13,7 @@ def lines(*records: dict[str, Any]) -> list[str]:
     return "".join(markdown(records)).splitlines()
 
 
-def test_what_no_turn_names_stands_beneath_one_heading_of_its_own() -> None:
+def test_objects_outside_all_turns_are_listed_under_one_heading() -> None:
     told = lines(SAID, {**CALL, "turn": 1}, FILE, CALL, {**FILE, "path": "/w/b.py"})
     assert told.count("## What else the session knows") == 1
     heading = told.index("## What else the session knows")

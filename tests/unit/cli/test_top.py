@@ -29,7 +29,7 @@ def boxes(running):
 
 
 @pytest.mark.requirement("CLI-8")
-def test_what_top_shows_fits_a_small_terminal_and_an_interrupt_ends_it(running, boxes):
+def test_top_fits_a_small_terminal_and_an_interrupt_ends_it(running, boxes):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-m", "ctxd.cli.main", "top", "--interval", "0.1"]

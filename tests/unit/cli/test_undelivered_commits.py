@@ -36,7 +36,7 @@ def taken(file: UndeliveredFile) -> list[QueuedCommit]:
     return list(iter(file.next, None))
 
 
-def test_commits_come_out_as_they_went_in_also_while_others_are_added(path):
+def test_commits_round_trip_while_others_are_added(path):
     with UndeliveredFile(path) as file:
         assert file.next() is None
         file.append(commit(0))
@@ -47,7 +47,7 @@ def test_commits_come_out_as_they_went_in_also_while_others_are_added(path):
         assert file.waiting == 3, "none is delivered"
 
 
-def test_a_file_goes_on_behind_the_last_delivered_commit(path):
+def test_a_reopened_file_continues_after_the_last_delivered_commit(path):
     with UndeliveredFile(path) as file:
         for number in range(4):
             file.append(commit(number))
@@ -59,7 +59,7 @@ def test_a_file_goes_on_behind_the_last_delivered_commit(path):
         assert taken(file) == [commit(2), commit(3)]
 
 
-def test_a_commit_that_a_kill_cut_off_is_left_out_and_the_file_goes_on(path):
+def test_a_commit_torn_by_a_kill_is_dropped_and_the_file_stays_usable(path):
     with UndeliveredFile(path) as file:
         file.append(commit(0))
         file.append(commit(1))
@@ -105,7 +105,7 @@ def test_a_file_that_another_capture_removes_meanwhile_does_not_count(path, monk
         assert taken(file) == [commit(0)]
 
 
-def test_a_full_disk_leaves_no_half_of_a_commit(path):
+def test_a_full_disk_leaves_no_partial_commit(path):
     """The process's limit on the size of a file stands for the disk's end; Python ignores its signal."""
     with UndeliveredFile(path) as file:
         file.append(commit(0))
@@ -122,12 +122,12 @@ def test_a_full_disk_leaves_no_half_of_a_commit(path):
         assert taken(file) == [commit(0), commit(2)]
 
 
-def test_directories_are_the_users_alone(path):
+def test_directories_are_accessible_only_to_their_owner(path):
     assert [os.stat(each).st_mode & 0o777 for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
 
 
 @pytest.mark.requirement("CMT-19")
-def test_erasing_a_session_leaves_the_commits_of_others_and_what_was_delivered(path):
+def test_erasing_a_session_keeps_other_sessions_and_delivered_commits(path):
     environ = {"HOME": str(path.parents[2] / "home"), "XDG_STATE_HOME": str(path.parents[2])}
     others = new_path(path.parent, 6, "other")
     with UndeliveredFile(path) as file, UndeliveredFile(others) as mixed:

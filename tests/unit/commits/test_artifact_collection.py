@@ -54,7 +54,7 @@ async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path:
 
 
 @pytest.mark.requirement("ART-8")
-async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_an_artifact_put_again_during_a_collection_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
         artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
@@ -74,7 +74,7 @@ async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tm
 
 
 @pytest.mark.requirement("ART-8")
-async def test_an_artifact_that_is_tagged_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_an_artifact_tagged_during_a_collection_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
         artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
@@ -104,7 +104,7 @@ async def test_an_artifact_that_is_tagged_while_a_collection_goes_on_stays(tmp_p
 
 
 @pytest.mark.requirement("ART-6")
-async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path: Path) -> None:
+async def test_abandoned_uploads_are_removed_after_a_start(tmp_path: Path) -> None:
     clock = SteppingClock(10 * KEPT_MS)
     async with running(tmp_path, clock) as store:
         uploads = Uploads(store.root / "artifacts" / "uploads")
@@ -122,7 +122,7 @@ async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path:
 
 
 @pytest.mark.requirement("ART-6")
-def test_an_upload_that_is_sent_again_from_its_beginning_is_as_long_as_what_was_sent_last(tmp_path: Path) -> None:
+def test_an_upload_restarted_from_its_beginning_has_the_length_of_the_last_data(tmp_path: Path) -> None:
     uploads = Uploads(tmp_path)
     assert (uploads.write("u", 0, b"a" * 1000), uploads.write("u", 0, b"b" * 500)) == (1000, 500)
     assert uploads.write("u", 400, b"c" * 50) == 500
@@ -130,7 +130,7 @@ def test_an_upload_that_is_sent_again_from_its_beginning_is_as_long_as_what_was_
 
 
 @pytest.mark.requirement("ART-13")
-async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restart(
+async def test_a_size_bound_removes_the_least_recently_used_artifacts_even_across_a_restart(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     clock, size = SteppingClock(10 * HOUR), 1_000

@@ -93,7 +93,7 @@ def files(root: Path) -> list[str]:
 
 
 @pytest.mark.requirement("SVC-16")
-async def test_a_snapshot_for_which_there_is_no_thread_is_made_later(tmp_path: Path) -> None:
+async def test_a_snapshot_without_a_free_thread_is_made_later(tmp_path: Path) -> None:
     async with snapshotting(tmp_path) as made:
         ids = await chain(made, 7)
         with no_threads() as refused:
@@ -125,7 +125,7 @@ async def test_a_context_from_snapshots_is_that_from_its_deltas(tmp_path: Path) 
         assert await contexts(made, tips, stops) == plain
 
 
-async def test_the_deltas_of_a_snapshot_take_no_place_among_the_texts_that_are_read_often(tmp_path: Path) -> None:
+async def test_snapshot_deltas_do_not_occupy_the_text_cache(tmp_path: Path) -> None:
     """A history of gigabytes is imported as chains, each delta of which is read once, for a snapshot."""
     async with snapshotting(tmp_path) as made:
         parent = None
@@ -165,9 +165,7 @@ async def test_the_first_read_after_a_start_reads_few_commits_however_long_the_c
 
 
 @pytest.mark.requirement("CMT-40")
-async def test_a_lost_or_damaged_snapshot_is_as_if_it_had_never_been_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_or_damaged_snapshot_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctxd.commits.materialize._SNAPSHOT_EVERY", 1000)
     async with snapshotting(tmp_path) as made:
         tip = (await chain(made, 20))[-1]

@@ -57,7 +57,7 @@ async def checkpoint(made: World, text: str, **params: Any) -> str:
 
 @pytest.mark.requirement("CMT-9")
 @pytest.mark.parametrize("name", ["HEAD", "ctx-01234567", "ctx-" + "a" * 64])
-async def test_a_name_of_another_commit_is_no_new_tag_and_an_old_one_can_be_removed(
+async def test_a_commit_name_is_not_a_valid_new_tag_but_an_old_one_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     async with committing(tmp_path) as made:
@@ -148,9 +148,7 @@ async def test_the_index_equals_the_store_after_a_purge_a_rebuild_and_a_restore(
         "INSERT INTO context_commit SELECT n, NULL, 'x', NULL, NULL, 1, 0, 0 FROM entity WHERE id='session:s1'",
     ],
 )
-async def test_an_index_that_differs_from_the_commits_is_damage_that_a_rebuild_mends(
-    tmp_path: Path, damage: str
-) -> None:
+async def test_an_index_differing_from_the_commits_is_damage_repaired_by_a_rebuild(tmp_path: Path, damage: str) -> None:
     async with committing(tmp_path) as made:
         await made.call("session.create", session="s1", agent="a")
         root = await checkpoint(made, TEXT, session="s1")
@@ -251,7 +249,7 @@ async def test_earlier_summaries_are_read_as_of_then(tmp_path: Path) -> None:
         assert {each.document.content for each in history} == {TEXT}
 
 
-async def test_an_entity_of_another_type_with_the_prefix_of_commits_is_none(tmp_path: Path) -> None:
+async def test_an_entity_of_another_type_with_a_commit_prefix_is_no_commit(tmp_path: Path) -> None:
     """A tool call of an earlier version may have such an id."""
     async with committing(tmp_path) as made:
         called = await made.store.get(entity_id(await checkpoint(made, TEXT)))
@@ -284,7 +282,7 @@ async def test_deltas_are_compressed_and_damage_to_one_is_found(tmp_path: Path) 
 
 
 @pytest.mark.requirement("CMT-7")
-async def test_a_commit_that_the_index_lacks_is_damage_that_a_rebuild_mends(tmp_path: Path) -> None:
+async def test_a_commit_missing_from_the_index_is_damage_repaired_by_a_rebuild(tmp_path: Path) -> None:
     async with committing(tmp_path) as made:
         await checkpoint(made, TEXT)
     database = apsw.Connection(str(tmp_path / "state.db"))

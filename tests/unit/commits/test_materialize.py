@@ -67,7 +67,7 @@ async def test_the_pieces_of_a_context_are_the_whole(
 
 @pytest.mark.requirement("RPC-12")
 @pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
-async def test_a_long_context_is_a_file_that_nobody_can_change(
+async def test_a_long_context_is_returned_as_an_immutable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
 ) -> None:
     if in_file:

@@ -53,7 +53,9 @@ async def kept(process: ScanProcess, capture: Capture, text: str, format: str = 
 
 
 @pytest.mark.parametrize("policy", ["off", "flag", "redact"])
-async def test_the_process_finds_and_redacts_what_a_thread_does(process: ScanProcess, policy: SecretPolicy) -> None:
+async def test_the_process_finds_and_redacts_the_same_secrets_as_a_thread(
+    process: ScanProcess, policy: SecretPolicy
+) -> None:
     for text in (large(), large(SECRET)):
         here, there = Capture(GUARD, policy), Capture(GUARD, policy)
         assert await kept(process, there, text) == delta_secrets.captured(here, "claude-code-v1", text)
@@ -77,7 +79,7 @@ async def test_the_rules_of_a_file_hold_in_the_process(process: ScanProcess, tmp
     assert [(found.rule, found.count) for found in there.secrets.found] == [("acme", 1)]
 
 
-async def test_a_refused_delta_names_the_reason_and_the_process_goes_on(process: ScanProcess) -> None:
+async def test_a_rejected_delta_names_the_reason_and_the_process_continues(process: ScanProcess) -> None:
     with pytest.raises(CtxdError, match="line 1 is not JSON") as refused:
         await kept(process, Capture(GUARD, "redact"), "no JSON\n" + large())
     assert (refused.value.code, refused.value.outcome) == ("invalid_params", "not_applied")

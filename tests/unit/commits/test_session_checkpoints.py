@@ -63,7 +63,7 @@ async def household(root: Path) -> AsyncIterator[Household]:
 
 
 @pytest.mark.requirement("CMT-20")
-async def test_the_current_context_is_a_commit_of_what_is_pending_and_polling_writes_nothing(tmp_path: Path) -> None:
+async def test_the_current_context_commits_pending_messages_and_polling_writes_nothing(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         w = home.world
         await w.call("session.create", agent="coder", session="s")
@@ -99,7 +99,7 @@ async def test_the_current_context_is_a_commit_of_what_is_pending_and_polling_wr
 
 
 @pytest.mark.requirement("CMT-20")
-async def test_what_is_new_beside_the_chat_is_a_commit_too(tmp_path: Path) -> None:
+async def test_new_objects_outside_the_chat_cause_a_commit_too(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         w = home.world
         await w.call("session.create", agent="a", session="s")
@@ -226,9 +226,7 @@ async def test_a_purge_while_the_chat_is_committed_leaves_no_copy(tmp_path: Path
 
 
 @pytest.mark.requirement("CMT-20")
-async def test_a_store_that_takes_no_writes_leaves_the_newest_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_only_store_keeps_the_newest_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with household(tmp_path) as home:
         w = home.world
         await w.call("session.create", agent="a", session="s")
@@ -247,7 +245,7 @@ async def test_a_store_that_takes_no_writes_leaves_the_newest_commit(
 
 
 @pytest.mark.requirement("CMT-20")
-async def test_the_checkpoint_that_is_due_is_made_beside_the_calls(tmp_path: Path) -> None:
+async def test_a_due_checkpoint_is_made_without_blocking_calls(tmp_path: Path) -> None:
     async with household(tmp_path) as home, anyio.create_task_group() as group:
         w = home.world
         await group.start(home.checkpoints.run)
@@ -264,7 +262,7 @@ async def test_the_checkpoint_that_is_due_is_made_beside_the_calls(tmp_path: Pat
 
 
 @pytest.mark.requirement("SVC-16")
-async def test_a_checkpoint_for_which_there_is_no_thread_is_made_with_the_next_turn(tmp_path: Path) -> None:
+async def test_a_checkpoint_without_a_free_thread_is_made_with_the_next_turn(tmp_path: Path) -> None:
     async with household(tmp_path) as home, anyio.create_task_group() as group:
         w = home.world
         await group.start(home.checkpoints.run)

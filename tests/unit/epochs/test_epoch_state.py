@@ -106,7 +106,7 @@ def changed(rng: random.Random, states: dict[str, int | None]) -> None:
 
 @pytest.mark.requirement("EPO-10")
 @pytest.mark.parametrize("schedules", [500, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_the_fold_equals_what_was_sent_in_random_schedules(schedules: int) -> None:
+def test_the_fold_equals_the_sent_texts_in_random_schedules(schedules: int) -> None:
     counts = dict.fromkeys(("sent", "blocked", "lost", "crashed"), 0)
     for nth in range(schedules):
         rng, session, states, turn = random.Random(SEED + nth), Session(), {}, 0
@@ -170,7 +170,7 @@ def test_a_new_epoch_has_the_belief_as_its_baseline_and_no_updates(seed: int) ->
 
 
 @given(st.integers(0, 10**6), st.integers(0, 24))
-def test_a_fork_believes_what_was_believed_there(seed: int, turn: int) -> None:
+def test_a_fork_has_the_beliefs_of_its_origin_at_that_time(seed: int, turn: int) -> None:
     there = replay_events(event for at, event in run(seed).events if at <= turn)
     child = replay_events([begin_epoch(there, "fork")])
     assert (child.baseline, child.believed, child.updates) == (there.believed, there.believed, ())
@@ -194,7 +194,7 @@ def test_an_unknown_epoch_is_initialised_without_a_baseline() -> None:
     )
 
 
-def test_a_removal_is_told_once_and_a_component_that_comes_back_is_new() -> None:
+def test_a_removal_is_announced_once_and_a_returning_component_is_new() -> None:
     session = Session()
     for states in ({"core/a": 1}, {}, {}, {"core/a": 1}):
         session.commit(*session.decide(states, None), 0)
@@ -256,7 +256,7 @@ def test_keys_are_unique_and_of_a_bounded_length() -> None:
 @given(
     st.recursive(st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(), st.lists, max_leaves=5)
 )
-def test_a_codec_gives_back_what_it_was_given(value: object) -> None:
+def test_a_codec_round_trips_every_value(value: object) -> None:
     class Any_(Scripted):
         value_type = EntryValue
 

@@ -70,7 +70,7 @@ async def test_each_harness_gets_the_files_that_it_would_read_in_its_order(tmp_p
 
 
 @pytest.mark.requirement("EPO-20")
-async def test_names_that_stand_for_each_other_and_files_without_text(tmp_path: Path) -> None:
+async def test_alternative_names_and_empty_files_are_handled(tmp_path: Path) -> None:
     async with agent(tmp_path, "opencode", workdir="repo/sub") as a:
         write(
             a.tree,
@@ -120,7 +120,7 @@ async def test_codex_reads_32_kib_of_a_project(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.requirement("EPO-20")
-def test_the_name_of_an_agent_tells_its_harness(agent_name: str, harness: Harness) -> None:
+def test_the_name_of_an_agent_determines_its_harness(agent_name: str, harness: Harness) -> None:
     assert harness_of(None, agent_name) == harness
     assert harness_of("pi", agent_name) == "pi"
 
@@ -181,7 +181,7 @@ async def test_hostile_markdown_takes_linear_time(text: str) -> None:
 
 
 @pytest.mark.requirement("EPO-22")
-async def test_what_is_no_regular_file_is_none_and_nothing_waits_for_it(tmp_path: Path) -> None:
+async def test_irregular_instruction_files_are_ignored_without_blocking(tmp_path: Path) -> None:
     async with agent(tmp_path) as a:
         write(a.tree, {"repo/.claude/CLAUDE.md/": "", "repo/CLAUDE.local.md": "text"})
         os.mkfifo(a.tree / "repo/CLAUDE.md")
@@ -217,7 +217,7 @@ async def test_many_large_files_do_not_exceed_the_room_of_a_session(tmp_path: Pa
 
 
 @pytest.mark.requirement("EPO-22")
-async def test_bytes_that_are_no_utf8_are_replaced(tmp_path: Path) -> None:
+async def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     async with agent(tmp_path) as a:
         write(a.tree, {"repo/CLAUDE.md": b"Use \xff tabs\0."})
         assert await a.instructions() == {"repo/CLAUDE.md": "Use � tabs\0."}

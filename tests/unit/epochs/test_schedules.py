@@ -124,7 +124,7 @@ class Requests:
 
 @pytest.mark.requirement("EPO-10")
 @pytest.mark.parametrize("seed", range(SEED, SEED + SCHEDULES))
-async def test_stored_events_fold_to_what_was_sent(tmp_path: Path, seed: int) -> None:
+async def test_stored_events_fold_to_the_sent_texts(tmp_path: Path, seed: int) -> None:
     rng, world, left, sent = random.Random(seed), World(), REQUESTS, 0
     while left:
         opened = crashing if rng.random() < 0.7 else household
@@ -206,7 +206,7 @@ async def test_a_first_request_without_all_components_can_be_sent_again(tmp_path
 
 @pytest.mark.requirement("EPO-10")
 @pytest.mark.parametrize("seed", [SEED, *(pytest.param(SEED + n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_a_daemon_that_is_killed_during_requests_remembers_what_was_sent(tmp_path: Path, seed: int) -> None:
+def test_a_daemon_killed_during_requests_remembers_the_sent_entries(tmp_path: Path, seed: int) -> None:
     rng, entries, daemon, number = random.Random(seed), dict[str, int](), Running(tmp_path, keep_state=True), 0
     for _ in range(4):
         with daemon, connect_sync(daemon.socket) as client:

@@ -92,7 +92,7 @@ def test_prompts_that_codex_repeats_beside_a_summary_stay(harness: HarnessComman
 
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", READERS)
-def test_a_summary_that_codex_alone_can_read_goes_on_there_and_the_prompts_beside_it_everywhere(
+def test_a_summary_only_codex_can_read_is_kept_there_and_its_prompts_everywhere(
     harness: HarnessCommand,
 ) -> None:
     events = [

@@ -132,7 +132,7 @@ def test_the_meaning_of_each_event_of_bureau():
     ],
     ids=repr,
 )
-def test_what_is_unknown_in_an_event_survives(item):
+def test_unknown_fields_of_an_event_survive(item):
     assert encoded(events_v1.item_of(events_v1.event_of(item))) == encoded(item)
 
 
@@ -162,7 +162,7 @@ NONE = dict.fromkeys(("ToolUse", "Thinking", "ToolResult", "ServerToolUse", "Ser
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_is_unknown_in_a_message_survives(message):
+def test_unknown_fields_of_a_message_survive(message):
     found = [message, message]
     assert messages_of(bureau_agent_v1.events(found)) == found, "two messages of one role stay two"
 
@@ -250,7 +250,7 @@ def test_an_array_of_indefinite_length_is_read_and_joined_as_one_of_a_definite_l
     ],
 )
 @pytest.mark.parametrize("format", ["events-v1", "bureau-agent-v1"])
-def test_a_delta_that_is_no_array_is_refused(content, reason, format):
+def test_a_delta_that_is_not_an_array_is_rejected(content, reason, format):
     with pytest.raises(UnreadableDelta, match=reason):
         count(format, content)
 

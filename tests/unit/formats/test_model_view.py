@@ -46,7 +46,7 @@ def calls(call: str) -> Record:
 
 
 @pytest.mark.requirement("HND-7")
-def test_claude_goes_on_with_the_commands_in_records_of_the_system() -> None:
+def test_claude_receives_commands_as_system_records() -> None:
     events = of_claude(
         says("tabs too"),
         shown("<command-name>/context</command-name>"),
@@ -64,7 +64,7 @@ def test_claude_goes_on_with_the_commands_in_records_of_the_system() -> None:
 
 
 @pytest.mark.requirement("HND-7")
-def test_claude_goes_on_with_outputs_that_it_has_replaced_and_files_in_its_notices() -> None:
+def test_claude_receives_replaced_outputs_and_files_of_notices() -> None:
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}}
     changed = {"kind": "tool-result", "toolUseId": "t1", "replacement": "a preview"}
     other = {"kind": "tool-result", "toolUseId": "t2", "replacement": "of a sub-agent"}
@@ -89,7 +89,7 @@ def test_claude_goes_on_with_outputs_that_it_has_replaced_and_files_in_its_notic
 
 @pytest.mark.requirement("HND-7")
 @pytest.mark.parametrize("encrypted", [None, "gAAA"])
-def test_codex_goes_on_with_messages_of_other_agents(encrypted: str | None) -> None:
+def test_codex_receives_messages_of_other_agents(encrypted: str | None) -> None:
     said = {"author": "/root/tester", "recipient": "/root", "content": "One test fails.", "trigger_turn": True}
     if encrypted is not None:
         said |= {"content": "", "encrypted_content": encrypted}
@@ -112,7 +112,7 @@ def test_codex_goes_on_with_messages_of_other_agents(encrypted: str | None) -> N
 
 
 @pytest.mark.requirement("HND-7")
-def test_opencode_goes_on_without_what_it_leaves_out_of_its_requests() -> None:
+def test_opencode_receives_only_content_it_includes_in_its_requests() -> None:
     def message(id: str, role: str, *parts: Record, **info: Any) -> Record:
         placed = [{"id": f"{id}-{number}", **part} for number, part in enumerate(parts)]
         return {"info": {"id": id, "role": role, "time": {"created": 1, "completed": 2}, **info}, "parts": placed}

@@ -151,7 +151,7 @@ PI: Events = [
 
 @pytest.mark.requirement("HND-5")
 @pytest.mark.parametrize(("again", "read", "events"), [(codex_again, of_codex, CODEX), (pi_again, of_pi, PI)])
-def test_every_kind_of_event_comes_back(again: Any, read: Any, events: Events) -> None:
+def test_every_kind_of_event_round_trips(again: Any, read: Any, events: Events) -> None:
     content, losses = again(events)
     assert read(content) == events
     assert losses.found() == ()
@@ -238,7 +238,7 @@ def test_opencode_gets_an_attachment_of_an_output_with_the_ids_that_its_import_r
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
-def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness: HarnessCommand) -> None:
+def test_invalid_provider_content_is_repaired_or_omitted_and_counted(harness: HarnessCommand) -> None:
     found, left_out = made(
         harness,
         [
@@ -299,7 +299,7 @@ def test_reasoning_without_a_signature_stays_where_the_harness_sends_it(harness:
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
-def test_the_id_of_the_message_of_a_prompt_is_no_loss(harness: HarnessCommand) -> None:
+def test_a_dropped_prompt_message_id_is_not_counted_as_a_loss(harness: HarnessCommand) -> None:
     assert made(harness, [typed.PromptEvent(text="go", message="m1"), typed.ResponseEvent(text="done")])[1] == {}
 
 
@@ -315,7 +315,7 @@ def test_opencode_gets_its_own_text_for_a_call_that_was_interrupted() -> None:
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
-def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_one_is_none(
+def test_a_conversation_starting_with_a_response_gets_a_prompt_and_an_empty_one_is_not_written(
     harness: HarnessCommand,
 ) -> None:
     found, _ = made(harness, [typed.ResponseEvent(text="Fixed.")])
@@ -412,7 +412,7 @@ def test_tools_of_others_that_are_named_like_items_of_codex_are_functions_there(
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", ["claude", "pi"])
-def test_what_the_provider_of_codex_ran_stands_before_its_answer_and_is_not_interrupted(
+def test_codex_provider_runs_precede_their_response_and_are_not_interrupted(
     harness: HarnessCommand,
 ) -> None:
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
@@ -452,7 +452,7 @@ def test_an_answer_that_pi_leaves_out_has_no_outputs() -> None:
 
 
 @pytest.mark.requirement("HND-2")
-def test_an_answer_that_was_aborted_in_another_harness_goes_on_with_its_outputs() -> None:
+def test_a_response_aborted_in_another_harness_keeps_its_outputs() -> None:
     found = answers_of_pi(ABORTED, own=False)
     roles = ["assistant", "toolResult", "toolResult", "assistant", "toolResult"]
     assert [each["role"] for each in found] == roles
@@ -460,7 +460,7 @@ def test_an_answer_that_was_aborted_in_another_harness_goes_on_with_its_outputs(
 
 
 @pytest.mark.requirement("HND-2", "HND-7")
-def test_pi_finds_who_answered_and_its_own_words_for_the_end_of_an_answer() -> None:
+def test_pi_gets_the_provider_of_a_response_and_its_own_stop_reasons() -> None:
     own = {"api": "a", "provider": "p", "responseId": "r"}
     thought = typed.ThinkingEvent(text="Hm.", signature="S", message="1", model="m", meta=own)
     events = [TALK[0], thought, typed.ResponseEvent(text="So.", message="1", model="m", stop_reason="stop")]
@@ -557,7 +557,7 @@ def test_notices_that_the_model_has_seen_are_in_the_harness_as_they_were(harness
 
 
 @pytest.mark.requirement("HND-7")
-def test_codex_keeps_what_other_agents_told_it_but_not_what_it_tells_each_session() -> None:
+def test_codex_keeps_messages_of_other_agents_but_not_its_session_preamble() -> None:
     told = {"type": "agent_message", "author": "a", "recipient": "b"}
     events = of_items(told)
     events.append(typed.SystemEvent(kind="developer", text="<permissions instructions>x</permissions instructions>"))

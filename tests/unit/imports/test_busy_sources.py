@@ -33,7 +33,7 @@ async def test_a_task_waits_for_a_source_that_another_is_importing():
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("length", [2, 3])
-async def test_one_task_of_a_circle_goes_on_without_the_source_of_the_next(length):
+async def test_one_task_of_a_cycle_proceeds_without_the_source_of_the_next(length):
     busy, answers = BusySources(), []
 
     async def imports(number):

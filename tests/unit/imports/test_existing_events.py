@@ -64,7 +64,7 @@ def test_a_prompt_with_an_image_keeps_the_image_alone() -> None:
     assert b"see this" not in found.to_store and b"image/png" in found.to_store
 
 
-def test_each_event_is_left_out_as_often_as_the_session_has_it_and_none_of_what_was_imported_before() -> None:
+def test_each_recorded_event_is_skipped_once_per_occurrence_but_none_imported_before() -> None:
     record = {"type": "user", "uuid": "u", "parentUuid": None, "sessionId": "s", "message": {"content": "go on"}}
     recorded = ExistingEvents([PromptEvent(text="go on\n")] * 2, 10, 1)
     lines = [SourceLine(end, b"{}", record, b"") for end in (10, 20, 30, 40)]
@@ -123,7 +123,7 @@ def test_a_slash_command_is_known_whose_secret_was_redacted() -> None:
 
 
 @pytest.mark.requirement("HOK-15")
-def test_outputs_of_calls_that_share_a_native_id_are_told_apart() -> None:
+def test_outputs_of_calls_sharing_a_native_id_are_distinguished() -> None:
     """The second of three calls was denied: only the transcript has its output."""
     arguments = [{"command": command} for command in ("ls", "rm", "pwd")]
     ids = ["call_0", *(another_call_id("call_0", "Bash", args) for args in arguments[1:])]

@@ -68,7 +68,7 @@ def tagged(claude: Claude, one: str, other: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.requirement("IMP-2")
-def test_what_another_version_has_imported_is_not_committed_again(
+def test_imports_of_another_version_are_not_committed_again(
     daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
 ) -> None:
     claude = Claude()
@@ -136,7 +136,7 @@ def test_branches_compactions_and_forks_keep_their_places_in_a_new_version(
 
 
 @pytest.mark.requirement("IMP-2")
-def test_a_file_that_was_rewritten_is_planned_anew(
+def test_a_rewritten_file_is_planned_again(
     daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
 ) -> None:
     claude = Claude()

@@ -177,7 +177,7 @@ def test_compactions_are_commits_of_their_boundary_and_summary():
     assert [delta.summary for delta in made] == ["It was fixed."] * 2
 
 
-def test_what_a_compaction_preserves_is_in_its_commit():
+def test_messages_preserved_by_a_compaction_are_in_its_commit():
     planned = Planned(
         "claude-code",
         [record("a", None), answers("b", "a"), *compaction("k", "b", preservedMessages={"uuids": ["b"]})],
@@ -257,7 +257,7 @@ def test_a_line_that_is_there_twice_is_in_one_commit():
     assert planned.views() == ["abcdd"]
 
 
-def test_a_root_after_records_beside_the_conversation_begins_it_anew():
+def test_a_root_after_records_beside_the_conversation_restarts_it():
     planned = Planned("pi", [HEADER, entry("a", None), entry("b", "a", "assistant"), entry("c", "b"),
                              {"type": "model_change", "id": "m", "parentId": "b"}, entry("d", None)])  # fmt: skip
     assert planned.views()[-1] == "d"
@@ -297,7 +297,7 @@ def turn(prompt, answer):
     return [says(prompt), says(answer, "assistant", "done")]
 
 
-def test_a_rollback_goes_on_from_before_the_turns_that_it_takes_back():
+def test_a_rollback_continues_from_before_the_undone_turns():
     planned = Planned(
         "codex", [META, *turn("a", "b"), *turn("c", "d"), *turn("e", "f"), rollback("r", 2), *turn("g", "h")]
     )
@@ -330,7 +330,7 @@ def test_a_compaction_repeats_no_message_of_another_agent_beside_the_prompts():
     assert planned.views() == ["mabxcakef"]
 
 
-def test_a_rollback_across_a_compaction_restores_what_was_before_it():
+def test_a_rollback_across_a_compaction_restores_the_earlier_context():
     planned = Planned(
         "codex",
         [
@@ -341,7 +341,7 @@ def test_a_rollback_across_a_compaction_restores_what_was_before_it():
     assert planned.views() == ["mabcdackef", "mabrgh"], "beside a summary alone stand the prompts"
 
 
-def test_a_rollback_of_everything_leaves_what_stands_before_the_first_turn():
+def test_a_rollback_of_everything_keeps_the_records_before_the_first_turn():
     planned = Planned("codex", [META, *turn("a", "b"), rollback("r", 9), *turn("c", "d")])
     assert planned.views() == ["mab", "mrcd"]
 
@@ -366,7 +366,7 @@ def test_wrapped_texts_and_unknown_types_begin_no_turn():
     assert planned.deltas() == ["me", "abw"] and planned.plan.counts["opaque"] == 1
 
 
-def test_a_fork_by_byte_goes_on_from_there():
+def test_a_fork_by_byte_continues_from_that_offset():
     planned = Planned("codex", [META, *turn("a", "b"), *turn("c", "d")])
     ends = [0]
     for each in planned.records:

@@ -54,7 +54,7 @@ async def test_a_new_file_becomes_an_object_bound_to_its_canonical_place(world: 
 
 
 @pytest.mark.requirement("OBJ-1")
-async def test_a_sandboxed_agent_and_one_on_the_host_meet_in_one_object(world: World) -> None:
+async def test_a_sandboxed_agent_and_one_on_the_host_share_one_object(world: World) -> None:
     world.files.write("/src/a.py", b"x")
     sandboxed = await world.read("a.py")
     on_host = await world.indexer.index(ON_HOST, "/", "/src/a.py")
@@ -103,7 +103,7 @@ async def test_content_that_is_sent_is_taken_and_the_file_is_not_read(world: Wor
     assert world.files.reads == 0
 
 
-async def test_a_file_on_the_sandboxs_own_filesystem_is_known_by_what_is_sent(world: World) -> None:
+async def test_a_file_on_the_sandboxs_own_filesystem_is_indexed_from_sent_content(world: World) -> None:
     indexed = await world.read("/tmp/a", b"x")
     assert indexed.source == FilesystemSource(BOX, "/tmp/a")
     with pytest.raises(CtxdError) as caught:
@@ -116,7 +116,7 @@ async def test_a_file_on_the_sandboxs_own_filesystem_is_known_by_what_is_sent(wo
 
 @pytest.mark.requirement("FS-7")
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "read"])
-async def test_bytes_that_are_no_text_are_kept_with_their_media_type(world: World, sent: bool) -> None:
+async def test_binary_content_is_kept_with_its_media_type(world: World, sent: bool) -> None:
     raw = b"\x89PNG\r\n\x1a\n\0"
     world.files.write("/src/a.png", raw)
     indexed = await world.read("/w/a.png", raw if sent else None)
@@ -159,7 +159,7 @@ async def test_a_read_that_finds_a_known_file_gone_fails_and_leaves_its_version(
 
 
 @pytest.mark.requirement("OBJ-10")
-async def test_a_check_that_finds_a_known_file_gone_says_so_once(world: World) -> None:
+async def test_a_check_reports_a_deleted_file_once(world: World) -> None:
     world.files.write("/src/a", b"x")
     known = await world.read("/w/a")
     world.files.remove("/src/a")
@@ -182,7 +182,7 @@ async def test_a_file_that_comes_back_is_the_same_object(world: World) -> None:
 
 
 @pytest.mark.requirement("IDX-7")
-async def test_a_file_whose_directory_is_gone_is_orphaned_and_its_version_stands(world: World) -> None:
+async def test_a_file_without_its_directory_is_orphaned_and_keeps_its_version(world: World) -> None:
     world.files.write("/src/lib/a", b"x")
     await world.read("/w/lib/a")
     world.files.remove("/src/lib")
@@ -204,7 +204,7 @@ async def test_a_file_whose_disk_is_not_mounted_is_orphaned(world: World) -> Non
 
 
 @pytest.mark.parametrize(("what", "code"), [("denied", "source_unreachable"), ("directory", "unsupported")])
-async def test_what_cannot_be_read_fails_a_read_and_orphans_at_a_check(world: World, what: str, code: str) -> None:
+async def test_an_unreadable_file_fails_a_read_and_is_orphaned_by_a_check(world: World, what: str, code: str) -> None:
     world.files.write("/src/a", b"x")
     await world.read("/w/a")
     if what == "denied":
@@ -227,7 +227,7 @@ async def test_an_unread_file_is_read_through_its_object(world: World) -> None:
     assert (indexed.outcome, indexed.char_count) == ("updated", 4)
 
 
-async def test_an_object_that_is_not_there_or_is_no_file_cannot_be_read(world: World) -> None:
+async def test_a_missing_object_or_one_that_is_not_a_file_cannot_be_read(world: World) -> None:
     with pytest.raises(CtxdError) as caught:
         await world.indexer.index_object(MOUNTS, "0" * 64)
     assert caught.value.code == "object_not_found"
@@ -247,7 +247,7 @@ async def test_a_sandboxs_symlink_does_not_fetch_a_file_of_the_host(world: World
     assert (fresh.documents, fresh.orphaned) == ((), (known.object,))
 
 
-async def test_a_sandboxs_symlink_that_leads_out_is_no_stub(world: World) -> None:
+async def test_a_sandboxs_symlink_to_the_outside_makes_no_stub(world: World) -> None:
     world.files.write("/etc/shadow", b"secret")
     world.files.write("/src/own", b"own")
     world.files.symlink("/src/link", "/etc/shadow")
@@ -267,7 +267,7 @@ async def test_a_symlink_of_an_agent_on_the_host_is_followed(world: World) -> No
 
 
 @pytest.mark.requirement("IDX-4")
-async def test_of_two_who_saw_one_change_the_second_writes_nothing(world: World) -> None:
+async def test_the_second_observer_of_one_change_writes_nothing(world: World) -> None:
     world.files.write("/src/a", b"one")
     await world.read("/w/a")
     world.files.write("/src/a", b"two")
@@ -315,7 +315,7 @@ async def test_an_observation_that_is_older_than_the_newest_version_is_made_agai
     assert raced.source_hash == source_hash(b"three")
 
 
-async def test_a_file_that_others_write_without_end_is_taken_as_it_was_read_last(world: World) -> None:
+async def test_a_constantly_changing_file_is_stored_as_last_read(world: World) -> None:
     world.files.write("/src/a", b"0")
     known = await world.read("/w/a")
     world.files.write("/src/a", b"mine")
@@ -345,7 +345,7 @@ async def test_large_text_is_hashed_off_the_loop_with_the_same_result(world: Wor
     assert (await world.read("/w/a", raw if sent else None)).outcome == "unchanged"
 
 
-async def test_a_signature_goes_with_a_version_only_if_it_can_be_trusted(world: World) -> None:
+async def test_only_a_trusted_signature_is_stored_with_a_version(world: World) -> None:
     world.files.write("/src/a", b"x")
     world.files.settled = False
     assert (await world.read("/w/a")).signatures == {}
@@ -356,7 +356,7 @@ async def test_a_signature_goes_with_a_version_only_if_it_can_be_trusted(world: 
     assert (await world.read("/w/a", b"z")).signatures == {}
 
 
-async def test_a_path_that_leads_nowhere_is_refused(world: World) -> None:
+async def test_an_invalid_path_is_rejected(world: World) -> None:
     with pytest.raises(CtxdError) as caught:
         await world.read("/../a")
     assert caught.value.code == "invalid_path"

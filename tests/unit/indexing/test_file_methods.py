@@ -152,7 +152,7 @@ async def test_content_is_sent_as_text_or_as_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sent", [{"content": "a", "content_base64": "YQ=="}, {"content_base64": "not base64"}, {"content_base64": "YQ"}]
 )
-async def test_content_without_one_meaning_is_refused(tmp_path: Path, sent: dict[str, str]) -> None:
+async def test_ambiguous_content_is_rejected(tmp_path: Path, sent: dict[str, str]) -> None:
     async with at_desk(tmp_path) as desk:
         with pytest.raises(CtxdError) as caught:
             await desk.index("a", **sent)
@@ -181,7 +181,7 @@ async def test_a_resend_answers_as_the_first_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("IDX-8")
-async def test_discovery_makes_files_known_and_names_what_it_passes_over(tmp_path: Path) -> None:
+async def test_discovery_creates_stubs_and_lists_ignored_paths_with_reasons(tmp_path: Path) -> None:
     async with at_desk(tmp_path) as desk:
         desk.write("lib/a.py", "one")
         result = await desk.call("file.discover", session="box", paths=["lib/a.py", "lib", "none"])
@@ -257,7 +257,7 @@ async def test_a_path_resolves_to_its_object_before_and_after_it_is_known(tmp_pa
         assert (after.object, after.known) == (indexed.object, True)
 
 
-async def test_a_resume_finds_what_changed_without_reading_the_rest(tmp_path: Path) -> None:
+async def test_a_resume_detects_changes_without_reading_unchanged_files(tmp_path: Path) -> None:
     async with at_desk(tmp_path) as desk:
         for name in ("same", "changed", "gone"):
             desk.write(name, name)

@@ -61,7 +61,7 @@ def test_a_version_is_due_only_where_something_changed() -> None:
     assert not is_due("unchanged") and not is_due("orphaned")
 
 
-def test_a_version_that_came_in_meanwhile_is_noticed_even_if_it_says_the_same() -> None:
+def test_a_concurrent_version_is_noticed_even_with_equal_content() -> None:
     head = HEADS["text"]
     assert head is not None
     first = Stored(document=head, content_ref=None, valid_time=1, tx=1, tx_time=0)

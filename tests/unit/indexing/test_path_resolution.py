@@ -35,7 +35,7 @@ async def read(world: World, path: str, mounts: MountTable = BY_DEVICE, content:
 
 
 @pytest.mark.requirement("FS-8")
-async def test_a_path_without_a_mount_lies_where_its_device_says(world: World) -> None:
+async def test_an_unmounted_path_is_on_the_filesystem_of_its_device(world: World) -> None:
     on_stick = await read(world, "lib/a")
     assert on_stick.source == FilesystemSource(STICK_ID, "/stick/lib/a")
     assert (on_stick.outcome, world.versions.head(on_stick.object).content) == ("created", "stick")
@@ -43,7 +43,7 @@ async def test_a_path_without_a_mount_lies_where_its_device_says(world: World) -
     assert BY_DEVICE.display(on_stick.source) == "/stick/lib/a"
 
 
-async def test_the_hosts_own_devices_make_no_difference_to_who_goes_by_mounts_alone(world: World) -> None:
+async def test_host_devices_do_not_affect_sessions_without_detection(world: World) -> None:
     assert (await read(world, "/home/a")).object == (await read(world, "/home/a", ON_HOST)).object
     assert (await read(world, "/stick/lib/a", ON_HOST)).source.filesystem_id == HOST
 
@@ -59,7 +59,7 @@ async def test_a_mount_takes_precedence_over_the_device(world: World) -> None:
     assert (await read(world, "/box/home/a", content=b"sent")).source == FilesystemSource(BOX, "/home/a")
 
 
-async def test_a_file_that_is_not_there_yet_lies_where_its_nearest_directory_does(world: World) -> None:
+async def test_a_missing_file_is_on_the_filesystem_of_its_nearest_directory(world: World) -> None:
     id, source = await world.indexer.resolve(BY_DEVICE, "/stick", "new/deep/b")
     assert source.filesystem_id == STICK_ID
     world.files.write("/stick/new/deep/b", b"b")
@@ -108,7 +108,7 @@ async def test_a_file_whose_device_has_another_number_now_is_orphaned(world: Wor
     assert caught.value.code == "source_unreachable"
 
 
-async def test_who_goes_by_mounts_alone_has_nothing_looked_up_by_device(world: World) -> None:
+async def test_sessions_without_detection_have_no_device_lookups(world: World) -> None:
     id = (await read(world, "lib/a")).object
     assert (await world.freshen(MOUNTS, [id])).orphaned == (id,)
     assert (await world.freshen(ON_HOST, [id])).orphaned == (id,)

@@ -84,7 +84,7 @@ async def test_a_file_is_orphaned_while_another_device_is_at_its_path(tmp_path: 
         assert (resumed.reconciled.unchanged, resumed.reconciled.orphaned) == (1, ())
 
 
-async def test_without_the_setting_a_path_is_the_hosts_whatever_its_device(tmp_path: Path, elsewhere: Path) -> None:
+async def test_without_the_setting_a_path_is_on_the_host_for_every_device(tmp_path: Path, elsewhere: Path) -> None:
     (elsewhere / "a").write_text("a")
     async with daemon(tmp_path) as run:
         made = await run.call("session.create", agent="a", session="s", workdir=str(elsewhere))

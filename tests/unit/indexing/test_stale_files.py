@@ -48,7 +48,7 @@ async def test_after_a_restart_the_stored_signatures_spare_the_reading(world: Wo
     assert world.files.reads == reads
 
 
-async def test_the_store_is_asked_once_for_a_signature_that_it_does_not_have(world: World) -> None:
+async def test_a_missing_signature_is_looked_up_once(world: World) -> None:
     world.files.settled = False
     ids = await known(world, "a")
     world.restart()
@@ -58,7 +58,7 @@ async def test_the_store_is_asked_once_for_a_signature_that_it_does_not_have(wor
 
 
 @pytest.mark.requirement("CTX-8")
-async def test_only_what_changed_is_read_and_gets_a_version(world: World) -> None:
+async def test_only_changed_files_are_read_and_get_a_version(world: World) -> None:
     ids = await known(world, "a", "b", "c")
     world.files.write("/src/b", b"changed")
     reads = world.files.reads
@@ -100,7 +100,7 @@ async def test_a_signature_of_an_older_version_does_not_vouch_for_a_newer_one(wo
     assert world.versions.head(ids[0]).content == "a"
 
 
-async def test_deleted_orphaned_unread_and_foreign_objects_are_told_apart(world: World) -> None:
+async def test_deleted_orphaned_unread_and_foreign_objects_are_distinguished(world: World) -> None:
     gone, lost, denied = await known(world, "gone", "dir/lost", "denied")
     inside = (await world.read("/tmp/inside", b"x")).object
     world.files.write("/src/stub", b"x")
@@ -146,7 +146,9 @@ async def test_more_changes_than_fit_one_batch_are_all_found(world: World) -> No
     assert fresh.signatures.keys() == set(ids)
 
 
-async def test_what_changed_comes_in_slices_of_bounded_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_files_are_split_into_slices_of_bounded_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(freshening, "SLICE_BYTES_MAX", 10)
     ids = await known(world, "a", "b", "c", "d", "e")
     for name, size in zip("abcde", (4, 6, 4, 99, 1), strict=True):
@@ -156,7 +158,7 @@ async def test_what_changed_comes_in_slices_of_bounded_bytes(world: World, monke
     assert (await freshen(world, ids)).updated == tuple(ids)
 
 
-async def test_what_changed_comes_in_slices_of_so_many_files(world: World) -> None:
+async def test_changed_files_are_split_into_slices_of_a_bounded_count(world: World) -> None:
     ids = await known(world, *(f"{number}" for number in range(SLICE_FILES_MAX + 1)))
     for number in range(len(ids)):
         world.files.write(f"/src/{number}", b"")
@@ -192,6 +194,6 @@ async def test_a_version_that_comes_in_during_the_reading_is_not_written_over(wo
     assert fresh == Freshened(unchanged=1)
 
 
-async def test_nothing_to_look_at_costs_nothing(world: World) -> None:
+async def test_an_empty_freshening_makes_no_lookup(world: World) -> None:
     assert await freshen(world, []) == Freshened()
     assert world.files.stats == 0

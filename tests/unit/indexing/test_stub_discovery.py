@@ -69,7 +69,7 @@ async def test_a_deleted_file_that_is_back_becomes_unread(world: World) -> None:
 
 
 @pytest.mark.requirement("DIS-2")
-async def test_what_is_no_regular_file_is_named_with_its_reason(world: World) -> None:
+async def test_an_irregular_file_is_ignored_with_its_reason(world: World) -> None:
     world.files.mkdir("/src/dir")
     world.files.special("/src/pipe", "fifo")
     world.files.write("/src/locked", b"x")
@@ -154,7 +154,7 @@ async def test_a_doubtful_name_in_the_sandbox_counts_if_its_object_exists(world:
 
 
 @pytest.mark.requirement("DIS-2")
-async def test_a_certain_name_is_named_whatever_it_is(world: World) -> None:
+async def test_a_certain_name_is_reported_for_every_kind_of_file(world: World) -> None:
     world.files.mkdir("/src/chart.js")
     found = await discover_named(
         world.indexer, MOUNTS, [PathCandidate("/w/chart.js", "ls"), PathCandidate("/w/none.py", "ls")]
@@ -190,7 +190,7 @@ async def test_a_name_that_exists_where_the_command_ran_is_that_file(world: Worl
     assert found.path == "/w/sub/a.py"
 
 
-async def test_a_file_that_two_names_come_to_is_told_once(world: World) -> None:
+async def test_a_file_reached_by_two_names_is_reported_once(world: World) -> None:
     world.files.mkdir("/src/.git")
     world.files.write("/src/a.py", b"x")
     given = [PathCandidate("/w/a.py", "cat"), anchored("/w/sub/a.py", "/w/sub")]
@@ -198,7 +198,7 @@ async def test_a_file_that_two_names_come_to_is_told_once(world: World) -> None:
     assert (found.path, found.outcome) == ("/w/a.py", "created")
 
 
-async def test_no_name_is_looked_for_outside_of_what_the_session_sees(world: World) -> None:
+async def test_names_are_not_searched_for_outside_the_sessions_view(world: World) -> None:
     world.files.mkdir("/.git")
     world.files.write("/a.py", b"x")
     world.files.mkdir("/src/sub")

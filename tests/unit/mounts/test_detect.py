@@ -59,7 +59,7 @@ def test_binds_and_local_volumes_are_mappings_onto_the_host() -> None:
         ({}, "destination"),
     ],
 )
-def test_what_is_no_directory_of_the_host_is_named_with_its_reason(entry: dict[str, Any], reason: str) -> None:
+def test_a_mount_that_is_no_host_directory_is_ignored_with_its_reason(entry: dict[str, Any], reason: str) -> None:
     found = inspect(BIND, entry)
     assert len(found.mounts) == 1
     assert len(found.ignored) == 1
@@ -85,7 +85,7 @@ def test_a_container_without_mounts_has_no_mapping() -> None:
     ],
     ids=["nothing", "none", "an error message", "two", "short id", "no id", "mounts of another form", "deep"],
 )
-def test_what_is_not_one_container_is_refused(text: str) -> None:
+def test_input_that_is_not_one_container_is_rejected(text: str) -> None:
     with pytest.raises(CtxdError) as caught:
         from_docker_inspect(text)
     assert caught.value.code == "invalid_params"
@@ -135,7 +135,7 @@ def test_every_other_line_of_mountinfo_is_named_with_its_reason() -> None:
 
 
 @pytest.mark.requirement("FS-5")
-def test_a_path_that_is_no_utf_8_is_no_mapping_and_is_named_by_its_bytes() -> None:
+def test_a_non_utf8_path_is_ignored_as_a_mapping_and_named_by_its_bytes() -> None:
     places = (r"/caf\351 /w", r"/a /caf\351", r"/caf\303\251 /c")
     found = from_mountinfo("".join(f"1 0 8:1 {each} rw - ext4 x rw\n" for each in places))
     assert found.ignored == ("/w: its paths are not UTF-8", "/caf\\xe9: its paths are not UTF-8")
@@ -143,13 +143,13 @@ def test_a_path_that_is_no_utf_8_is_no_mapping_and_is_named_by_its_bytes() -> No
 
 
 @pytest.mark.parametrize("places", ["/a\ud800 /w", "/a /w\ud800", "/a\\040\ud800 /w", "/ /w\udfff"])
-def test_text_that_no_bytes_are_read_as_is_refused(places: str) -> None:
+def test_text_with_surrogates_is_rejected(places: str) -> None:
     with pytest.raises(CtxdError, match="cannot come from os.fsdecode") as refused:
         from_mountinfo(f"1 0 8:1 {places} rw - ext4 x rw\n")
     assert refused.value.code == "invalid_params"
 
 
-def test_this_kernels_own_mountinfo_is_understood() -> None:
+def test_this_kernels_mountinfo_is_parsed() -> None:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         text = lines.read()
     found = from_mountinfo(text)
@@ -157,7 +157,7 @@ def test_this_kernels_own_mountinfo_is_understood() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "proc /proc proc rw 0 0", "1 2 0:1 / / rw - ext4", "garbage"])
-def test_what_is_not_of_mountinfos_form_is_refused(text: str) -> None:
+def test_input_that_is_not_mountinfo_is_rejected(text: str) -> None:
     with pytest.raises(CtxdError) as caught:
         from_mountinfo(text)
     assert caught.value.code == "invalid_params"

@@ -22,5 +22,5 @@ def test_the_devices_of_the_root_and_of_the_users_home_are_the_hosts() -> None:
     assert os.stat("/proc").st_dev not in host_devices()
 
 
-def test_a_place_that_is_not_there_counts_for_nothing() -> None:
+def test_a_missing_place_is_ignored() -> None:
     assert host_devices(["/", "/there/is/none", "~nobody-of-that-name/x"]) == {os.stat("/").st_dev}

@@ -17,7 +17,7 @@ def test_a_hosts_id_is_the_hash_of_its_machine_id_without_the_line_feed(tmp_path
 
 
 @pytest.mark.parametrize("first", [None, "", "\n", "uninitialized\n"])
-def test_the_second_place_serves_when_the_first_tells_nothing(tmp_path: Path, first: str | None) -> None:
+def test_the_second_machine_id_file_is_used_if_the_first_is_unusable(tmp_path: Path, first: str | None) -> None:
     if first is not None:
         (tmp_path / "one").write_text(first)
     (tmp_path / "two").write_text("abc\n")

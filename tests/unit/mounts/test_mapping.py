@@ -22,14 +22,14 @@ def table(*mounts: tuple[str, str] | tuple[str, str, str]) -> MountTable:
 
 
 @pytest.mark.requirement("FS-1")
-def test_a_path_below_a_mount_lies_below_its_canonical_prefix_and_is_shown_as_the_agent_knows_it() -> None:
+def test_a_path_below_a_mount_maps_to_its_canonical_prefix_and_back() -> None:
     mounts = table(("/workspace", "/home/a/project"))
     source = mounts.forward("/workspace/src/main.ts")
     assert source == FilesystemSource(HOST, "/home/a/project/src/main.ts")
     assert mounts.display(source) == "/workspace/src/main.ts"
 
 
-def test_a_path_that_no_mount_covers_stays_and_lies_on_the_sessions_own_filesystem() -> None:
+def test_an_unmounted_path_is_unchanged_on_the_sessions_own_filesystem() -> None:
     mounts = table(("/workspace", "/home/a/project"))
     assert mounts.forward("/etc/hosts") == FilesystemSource(BOX, "/etc/hosts")
     assert mounts.display(FilesystemSource(BOX, "/etc/hosts")) == "/etc/hosts"
@@ -45,7 +45,7 @@ def test_a_prefix_ends_at_a_component() -> None:
 
 
 @pytest.mark.requirement("FS-3")
-def test_of_overlapping_mounts_the_longest_prefix_wins_both_ways() -> None:
+def test_the_longest_prefix_of_overlapping_mounts_wins_both_ways() -> None:
     mounts = table(("/w", "/srv/a"), ("/w/lib", "/srv/a/vendor/lib"), ("/", "/var/roots/box"))
     assert mounts.forward("/w/lib/x").path == "/srv/a/vendor/lib/x"
     assert mounts.forward("/w/src/x").path == "/srv/a/src/x"
@@ -105,7 +105,7 @@ def test_spellings_of_one_path_are_one(path: str, normal: str) -> None:
     ["", "/..", "/a/../..", "../x", "/a\0b", "/" + "x" * 4096, "/" + "é" * 2048, "/caf\udce9"],
     ids=["empty", "above", "above after going down", "above relatively", "NUL", "long", "long in bytes", "no UTF-8"],
 )
-def test_a_path_that_leads_nowhere_is_refused(path: str) -> None:
+def test_an_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(CtxdError) as caught:
         table(("/w", "/srv/a")).forward(path)
     assert caught.value.code == "invalid_path"
@@ -119,13 +119,13 @@ def test_a_path_is_refused_that_a_mount_makes_too_long() -> None:
 
 
 @pytest.mark.parametrize("mounts", [[("w", "/a")], [("/w", "a")], [("/w", "/a"), ("/w/", "/b")], [("/w/../..", "/a")]])
-def test_a_table_without_one_meaning_is_refused(mounts: list[tuple[str, str]]) -> None:
+def test_an_ambiguous_table_is_rejected(mounts: list[tuple[str, str]]) -> None:
     with pytest.raises(CtxdError) as caught:
         table(*mounts)
     assert caught.value.code == "invalid_path"
 
 
-def test_the_hosts_directories_that_a_sandbox_sees_are_told() -> None:
+def test_host_roots_are_the_host_directories_visible_to_a_sandbox() -> None:
     assert set(table(("/w", "/srv/a"), ("/d", "/x", DISK), ("/r", "/")).host_roots) == {"/srv/a", "/"}
     on_host = MountTable(
         [Mount(agent_prefix="/w", canonical_prefix="/srv/a")], filesystem_id=HOST, host_filesystem_id=HOST

@@ -12,7 +12,7 @@ LINE = "36 35 98:7 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=co
 DEVICES = ("-1:-1", "1:-1", "+1:1", "1_0:1", "8:1:1", ":1", "9999999999:1", "8:" + "9" * 5000)
 
 
-def test_a_line_says_which_filesystem_is_mounted_where() -> None:
+def test_a_line_gives_the_device_and_place_of_a_mount() -> None:
     assert mounts_in(LINE + "\n") == [Mounted(os.makedev(98, 7), "/mnt1", "/mnt2", True, "ext3")]
 
 
@@ -59,7 +59,7 @@ def test_a_line_of_another_form_is_named_by_its_number(bad: str) -> None:
         mounts_in(f"{LINE}\n\n{bad}\n{LINE}\n")
 
 
-def test_of_this_process_they_are_what_the_system_says_and_none_where_it_says_nothing(tmp_path: Path) -> None:
+def test_mounts_of_this_process_match_the_system_and_are_empty_without_mountinfo(tmp_path: Path) -> None:
     device = os.stat("/proc").st_dev
     assert {mounted.filesystem for mounted in mounts_now() if mounted.device == device} == {"proc"}
     assert mounts_now(str(tmp_path / "none")) == []

@@ -35,7 +35,7 @@ values = st.recursive(atoms, lambda inner: st.lists(inner) | st.dictionaries(key
 @example('\x00\x08\x0b\x0c\x1f\x7f/\u2028"\\')
 @settings(max_examples=500, deadline=None)
 @pytest.mark.requirement("OBJ-6")
-def test_every_value_is_encoded_as_the_rfc_says(value: Any) -> None:
+def test_every_value_is_encoded_as_in_the_rfc(value: Any) -> None:
     assert canonical(value) == rfc8785.dumps(value)
 
 
@@ -60,7 +60,7 @@ def test_fixed_values_keep_their_encoding_and_hash(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("written", VECTORS["refused"])
-def test_a_value_that_json_readers_disagree_on_is_refused(written: str) -> None:
+def test_a_value_json_readers_disagree_on_is_rejected(written: str) -> None:
     with pytest.raises(ValueError):
         canonical(json.loads(written))
 
@@ -77,12 +77,12 @@ def refused() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("value", list(refused()), ids=lambda _: "bad")
-def test_what_is_no_json_is_refused_at_any_depth(value: Any) -> None:
+def test_values_without_a_json_form_are_rejected_at_any_depth(value: Any) -> None:
     with pytest.raises(ValueError):
         canonical(value)
 
 
-def test_nesting_without_end_is_refused_rather_than_breaking_the_stack() -> None:
+def test_endless_nesting_is_rejected_without_a_stack_overflow() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ValueError, match="nested too deeply"):

@@ -50,7 +50,7 @@ def test_characters_are_counted_in_code_points() -> None:
 
 
 @pytest.mark.parametrize("document", ALL, ids=lambda document: document.type)
-def test_every_document_carries_the_hashes_of_what_it_says(document: Document) -> None:
+def test_every_document_has_the_hashes_of_its_content(document: Document) -> None:
     assert document.content_hash == content_hash(document.payload, document.content)
     assert document.identity_hash == identity_hash(document.type, document.source, document.id)
 
@@ -121,7 +121,7 @@ def test_a_deleted_file_keeps_its_source() -> None:
     assert FILES["deleted"].identity_hash == FILES["text"].identity_hash
 
 
-def test_what_a_tool_call_does_not_say_is_left_out() -> None:
+def test_unset_fields_of_a_tool_call_are_omitted() -> None:
     assert set(TOOLCALL.payload) == {"tool", "args", "status", "chat_ref"}
     said = build.toolcall(
         "c", tool="t", args={}, content="", chat_ref="chat:s", status="fail", args_display="x", file_refs=(ID,)
@@ -132,11 +132,11 @@ def test_what_a_tool_call_does_not_say_is_left_out() -> None:
     assert said.content == ""
 
 
-def test_a_tool_call_never_lies_unread_or_deleted() -> None:
+def test_a_tool_call_is_never_unread_or_deleted() -> None:
     assert state_of(TOOLCALL) == "present"
 
 
-def test_an_infrastructure_id_tells_its_type() -> None:
+def test_an_infrastructure_id_determines_its_type() -> None:
     assert type_of("chat:s") == "chat"
     assert type_of("session:s") == "session"
     assert type_of("system_prompt:s") == "system_prompt"

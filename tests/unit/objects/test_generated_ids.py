@@ -29,7 +29,7 @@ def test_the_same_source_is_the_same_file() -> None:
     assert file_id(FilesystemSource("one", "/a")) == file_id(FilesystemSource("one", "/a"))
 
 
-def test_a_file_whose_name_is_no_utf8_has_no_id() -> None:
+def test_a_file_with_a_non_utf8_name_has_no_id() -> None:
     with pytest.raises(CtxdError) as caught:
         file_id(FilesystemSource("one", b"/caf\xe9".decode("utf-8", "surrogateescape")))
     assert caught.value.code == "invalid_path"
@@ -42,7 +42,7 @@ def test_no_harness_id_can_pose_as_an_id_of_ctxds_own(harness_id: str) -> None:
 
 
 @pytest.mark.parametrize("plain", ["chat", "chats:1", "a" * 63, "a" * 65, "A" * 64, "xchat:1", ONE + "\n"])
-def test_what_only_resembles_a_reserved_id_is_not_one(plain: str) -> None:
+def test_an_id_merely_resembling_a_reserved_one_is_not_reserved(plain: str) -> None:
     assert not is_reserved(plain)
 
 

@@ -13,19 +13,19 @@ VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vect
 
 
 @pytest.mark.parametrize("row", VECTORS["identity"], ids=lambda row: row["type"])
-def test_identity_hashes_are_the_fixed_ones(row: dict[str, Any]) -> None:
+def test_identity_hashes_are_frozen(row: dict[str, Any]) -> None:
     bound = row["source"]
     source = FilesystemSource(bound["filesystemId"], bound["path"]) if bound else None
     assert identity_hash(row["type"], source, row["id"] or "") == row["sha256"]
 
 
 @pytest.mark.parametrize("row", VECTORS["source"], ids=lambda row: repr(row["text"]))
-def test_source_hashes_are_the_fixed_ones(row: dict[str, Any]) -> None:
+def test_source_hashes_are_frozen(row: dict[str, Any]) -> None:
     assert source_hash(row["text"].encode()) == row["sha256"]
 
 
 @pytest.mark.parametrize("row", VECTORS["content"], ids=lambda row: repr(row["content"]))
-def test_content_hashes_are_the_fixed_ones(row: dict[str, Any]) -> None:
+def test_content_hashes_are_frozen(row: dict[str, Any]) -> None:
     assert content_hash(row["payload"], row["content"]) == row["sha256"]
 
 

@@ -28,7 +28,7 @@ def test_a_secret_in_a_name_a_value_or_a_trace_is_redacted(format, family):
 
 
 @pytest.mark.requirement("SEC-6")
-def test_what_a_log_is_made_of_otherwise_is_not_touched():
+def test_log_fields_without_secrets_are_unchanged():
     stream = io.StringIO()
     open_log(format="json", stream=stream).info("daemon.ready", socket="/run/ctxd.sock", pid=7)
     assert '"socket": "/run/ctxd.sock", "pid": 7' in stream.getvalue()

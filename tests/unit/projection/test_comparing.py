@@ -33,7 +33,7 @@ class TestComparing:
         messages = [problem.message for problem in (await compared(root, node.connect)).problems]
         assert len(messages) == 2 and "planted" in messages[0] and "text" in messages[1]
 
-    async def test_what_is_not_projected_yet_is_a_warning(self, root, node):
+    async def test_unprojected_rows_are_a_warning(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 5)
             await level(store)

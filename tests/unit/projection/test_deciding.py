@@ -38,7 +38,7 @@ class TestBatches:
         assert transactions.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
         assert transactions.take([], WIDE) == 0
 
-    def test_a_row_that_cannot_be_projected_stands_alone(self) -> None:
+    def test_an_unprojectable_row_gets_its_own_transaction(self) -> None:
         rows = [piece(1, "a"), piece(2, "b", fault="damaged"), piece(3, "c")]
         assert transactions.take(rows, WIDE) == 1
         assert transactions.take(rows[1:], WIDE) == 1
@@ -55,14 +55,14 @@ class TestBatches:
         assert isinstance(transactions.transaction(None, after, [], "w")[0], Match)
         assert transactions.transaction(None, after, [], "w")[0].doc is None
 
-    def test_a_text_is_put_once_and_before_what_refers_to_it(self) -> None:
+    def test_a_text_is_put_once_and_before_its_referrers(self) -> None:
         rows = [piece(1, "a", content=b"\1" * 32), piece(2, "b", content=b"\1" * 32), piece(3, "c", content=b"\2" * 32)]
         assert wanted(rows, {b"\2" * 32}) == [b"\1" * 32]
         ops = documents(rows, {b"\1" * 32: "text"}, "w")
         assert [op.doc["xt/id"] for op in ops] == [content_id(b"\1" * 32), "a", "b", "c"]
         assert [op.valid_time for op in ops] == [FIXED_VALID_TIME, 1, 2, 3]
 
-    def test_what_may_have_been_evicted_is_never_put_as_the_same_document_again(self) -> None:
+    def test_possibly_evicted_documents_are_never_put_again_unchanged(self) -> None:
         texts = {b"\1" * 32: "text", b"\2" * 32: "x" * 1_100_000}
         puts = [documents([piece(1, "a")], texts, "w", put=put) for put in ("", "w.run.1", "w.run.2")]
         said = [str(op.doc) for ops in puts for op in ops if op.doc["type"] == "content"]
@@ -76,7 +76,7 @@ class TestBatches:
 
 
 class TestCursors:
-    def test_a_cursor_comes_back_from_its_document(self) -> None:
+    def test_a_cursor_round_trips_through_its_document(self) -> None:
         left = progress.advance(AT, 8, "c8", leaving_out=True)
         assert progress.cursor_from_doc(progress.cursor_doc(left, "w")) == left == Cursor(3, "run-a", 8, "c8", (8,))
         assert progress.requeued(left, 8) == Cursor(4, "run-a", 8, "c8")
@@ -92,18 +92,18 @@ class TestCursors:
         assert times[:4] == sorted(set(times[:4])) and times[4] > times[1]
         assert FIXED_VALID_TIME < times[0] < times[4] < NEWEST_VALID_TIME
 
-    def test_a_cursor_of_another_make_is_not_guessed_at(self) -> None:
+    def test_a_cursor_of_another_format_is_rejected(self) -> None:
         doc = progress.cursor_doc(AT, "w")
         doc["payload"]["added"] = 1
         with pytest.raises(ValueError):
             progress.cursor_from_doc(doc)
 
-    def test_who_takes_over_has_a_higher_incarnation_than_anybody_before(self) -> None:
+    def test_a_takeover_has_a_higher_incarnation_than_all_before(self) -> None:
         assert progress.fence(AT, None, run="b", genesis="g") == Cursor(4, "b", 7, "c7")
         assert progress.fence(AT, Cursor(9, "b", 9, "c9"), run="b", genesis="g") == Cursor(10, "b", 7, "c7")
         assert progress.fence(None, None, run="b", genesis="g") == Cursor(1, "b", 0, "g")
 
-    def test_a_cursor_on_the_journals_chain_is_gone_on_from(self) -> None:
+    def test_a_cursor_on_the_journals_chain_is_continued(self) -> None:
         assert progress.check_cursor(AT, None, run="b", chain="c7", head_seq=9) == Resume()
         assert progress.check_cursor(None, None, run="b", chain=None, head_seq=9) == Resume()
 
@@ -119,11 +119,11 @@ class TestCursors:
         # Without --force, the command would refuse for the same reason.
         assert "rebuild-xtdb --force" in beyond.message and "rebuild-xtdb --force" in off.message
 
-    def test_another_daemon_that_took_over_is_not_fought(self) -> None:
+    def test_a_takeover_by_another_daemon_halts_the_projection(self) -> None:
         verdict = progress.check_cursor(AT, Cursor(2, "b", 7, "c7"), run="b", chain="c7", head_seq=9)
         assert isinstance(verdict, Halt) and verdict.final
 
-    def test_an_older_copy_of_the_node_is_no_other_daemon(self) -> None:
+    def test_an_older_copy_of_the_node_is_not_mistaken_for_another_daemon(self) -> None:
         assert progress.check_cursor(AT, Cursor(8, "b", 9, "c9"), run="b", chain="c7", head_seq=9) == Resume(lost=2)
 
     def test_an_abort_is_explained_by_a_cursor_that_moved(self) -> None:
@@ -152,7 +152,7 @@ class TestPace:
             "more would not fit"
         )
 
-    def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
+    def test_a_small_batch_during_a_node_stall_does_not_shrink_large_ones(self) -> None:
         assert transactions.adapted(transactions.Pace(), 60.0, 3, full=False).versions == transactions.Pace().versions
 
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
@@ -162,7 +162,7 @@ class TestPace:
 
 
 class TestRoom:
-    def test_eight_hours_of_fifty_writes_a_second_fit_without_a_warning_turning_into_a_refusal(self) -> None:
+    def test_eight_hours_of_fifty_writes_a_second_fit_into_the_backlog(self) -> None:
         rows = 8 * 3600 * 50
         assert progress.level(progress.fullness(progress.Room(), rows, rows * 2048)) == "warn"
 
@@ -170,10 +170,10 @@ class TestRoom:
         ("rows", "size", "expected"),
         [(49, 0, "open"), (50, 0, "warn"), (0, 800, "throttle"), (100, 0, "full"), (0, 2_000, "full")],
     )
-    def test_whatever_is_fuller_decides(self, rows: int, size: int, expected: str) -> None:
+    def test_the_fuller_of_rows_and_bytes_determines_the_level(self, rows: int, size: int, expected: str) -> None:
         assert progress.level(progress.fullness(progress.Room(rows=100, bytes=1_000), rows, size)) == expected
 
-    def test_what_waits_is_counted_in_rows_bytes_and_seconds(self) -> None:
+    def test_the_backlog_is_counted_in_rows_bytes_and_seconds(self) -> None:
         waiting = progress.Waiting()
         waiting.begin(reached=10, head=10, bytes_each=0, now=100.0)
         waiting.add(12, 700, now=101.0)
@@ -184,19 +184,19 @@ class TestRoom:
         waiting.record_progress(13)
         assert (waiting.rows, waiting.bytes, waiting.age_s(107.0)) == (0, 0, 0.0)
 
-    def test_rows_from_before_the_start_count_as_much_as_they_do_on_average(self) -> None:
+    def test_rows_from_before_the_start_count_with_their_average_size(self) -> None:
         waiting = progress.Waiting()
         waiting.begin(reached=0, head=1_000, bytes_each=50.0, now=0.0)
         waiting.record_progress(400)
         assert (waiting.rows, waiting.bytes) == (600, 30_000)
 
-    def test_what_a_node_lost_is_projected_again_and_waits_for_nothing(self) -> None:
+    def test_rows_lost_by_a_node_are_projected_again_without_counting_as_backlog(self) -> None:
         waiting = progress.Waiting()
         waiting.begin(reached=1_000, head=1_000, bytes_each=50.0, now=0.0)
         waiting.record_progress(3)
         assert (waiting.rows, waiting.bytes) == (0, 0)
 
-    def test_a_long_outage_is_counted_in_few_words(self) -> None:
+    def test_a_long_outage_is_counted_in_little_memory(self) -> None:
         waiting = progress.Waiting()
         for n in range(1, 100_001):
             waiting.add(n, 100, now=n / 1_000)
@@ -208,12 +208,12 @@ class TestRoom:
         passed = sum(throttle.wait_s(n / 1_000, 100.0) == 0 for n in range(10_000))
         assert 1_000 <= passed <= 1_101
 
-    def test_without_any_drain_a_few_still_pass_and_the_others_are_told_when(self) -> None:
+    def test_without_any_drain_a_few_writes_pass_and_the_others_get_a_wait(self) -> None:
         throttle = progress.Throttle()
         waits = [throttle.wait_s(0.0, 0.0) for _ in range(1 + int(progress.DRAIN_LEAST))]
         assert waits[:-1] == [0.0] * int(progress.DRAIN_LEAST) and 0 < waits[-1] <= 1 / progress.DRAIN_LEAST
 
-    def test_a_refusal_says_why_when_to_come_back_and_that_nothing_was_applied(self) -> None:
+    def test_a_refusal_has_its_reason_retry_time_and_outcome(self) -> None:
         full = progress.refusal("full", 1.0, "nobody listens", 0.0)
         slow = progress.refusal("throttle", 0.9, "", 0.02)
         assert isinstance(full, CtxdError)

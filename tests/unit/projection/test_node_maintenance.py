@@ -57,7 +57,7 @@ async def test_an_empty_node_gets_everything_and_is_compared(root, node):
     assert report.equal and report.problems == [] and (report.seq, report.entities) == (200, 202)
 
 
-async def test_what_was_interrupted_goes_on(root, node):
+async def test_an_interrupted_rebuild_continues(root, node):
     steps = []
 
     def stop_soon(status):
@@ -76,7 +76,7 @@ async def test_what_was_interrupted_goes_on(root, node):
     assert sorted(puts) == list(range(1, 201)) and len(node.log) > began
 
 
-async def test_one_that_has_it_all_is_only_compared(root, node):
+async def test_a_complete_node_is_only_compared(root, node):
     await rebuilt(root, node)
     before = len(node.log)
     assert (await rebuilt(root, node)).equal
@@ -111,7 +111,7 @@ async def test_a_node_that_holds_something_else_is_refused_unless_forced(root, n
     assert given_up.value.exit_code == node_maintenance.EXIT_REFUSED
 
 
-async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_again(root, node):
+async def test_a_forced_rebuild_takes_a_new_writer_name_and_passes_verification(root, node):
     await rebuilt(root, node)
     forged = next(op for ops in node.log for op in ops if isinstance(op, PutDoc) and op.doc["xt/id"] == "t7")
     payload = {**forged.doc["payload"], "fields": {"tool": "forged"}}
@@ -125,7 +125,7 @@ async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_ag
         assert store._past.answered == 1
 
 
-async def test_the_watermark_of_a_former_writer_id_does_not_come_back_with_a_power_cut(root, node):
+async def test_the_watermark_of_a_former_writer_id_stays_removed_after_a_power_cut(root, node):
     await rebuilt(root, node)
     assert (root / "projection.json").exists()
     async with node_maintenance.held(root) as state:
@@ -134,7 +134,7 @@ async def test_the_watermark_of_a_former_writer_id_does_not_come_back_with_a_pow
     assert [names for folder, names in synced.seen if folder == root and "projection.json" not in names]
 
 
-async def test_it_gives_up_when_nobody_answers_or_the_node_gets_no_further(root, node, monkeypatch):
+async def test_a_rebuild_gives_up_without_a_listener_or_progress(root, node, monkeypatch):
     node.down = True
     with pytest.raises(GivenUp) as given_up:
         await rebuilt(root, node)
@@ -173,7 +173,7 @@ async def test_rows_that_were_left_out_are_put_back_once_the_node_takes_them(roo
     assert found.equal and found.problems == []
 
 
-async def test_a_daemon_goes_on_after_rows_were_put_back(root, node):
+async def test_a_daemon_continues_after_rows_were_put_back(root, node):
     node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t5"
     await rebuilt(root, node)
     node.refuses = lambda op: False
@@ -198,7 +198,7 @@ class TestFolding:
             "DELETE FROM entity WHERE n=3",
         ],
     )
-    async def test_those_that_do_not_are_folded_from_the_journal_again(self, root, damage):
+    async def test_differing_embedded_versions_are_rebuilt_from_the_journal(self, root, damage):
         before = (await run_sync(checked, root, lambda what, done: None))[0].digest
         with closing(sqlite3.connect(root / "state.db")) as database:
             database.execute(damage)
@@ -209,7 +209,7 @@ class TestFolding:
             assert (await store.get("t5", content=True)).document.content == "text 5"
             assert await store.knowing("t5") == ["s1"]
 
-    async def test_an_interruption_leaves_them_as_they_were(self, root):
+    async def test_a_failed_rebuild_leaves_the_embedded_versions_unchanged(self, root):
         with closing(sqlite3.connect(root / "state.db")) as database:
             database.execute("DELETE FROM version WHERE rowid=5")
             database.execute("UPDATE journal SET body=x'00' WHERE seq=150")

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
 
 class TestOtherNodes:
-    async def test_a_node_whose_data_is_gone_is_noticed_and_gets_everything_again(self, root, node):
+    async def test_a_wiped_node_is_noticed_and_gets_everything_again(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 100)
             await level(store)
@@ -23,7 +23,7 @@ class TestOtherNodes:
             assert store.heard("projection.lost") == [{"rows": 100, "from": 0}]
         assert (await compared(root, node.connect)).equal
 
-    async def test_a_node_that_went_back_to_an_older_copy_gets_what_it_lacks(self, root, node):
+    async def test_a_node_restored_from_an_older_copy_gets_the_missing_rows(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 50)
             await level(store)
@@ -37,7 +37,7 @@ class TestOtherNodes:
             assert store.heard("projection.lost") == [{"rows": 50, "from": 50}]
         assert (await compared(root, node.connect)).equal
 
-    async def test_that_it_happened_while_nobody_ran_is_noticed_too(self, root, node):
+    async def test_a_node_wiped_while_no_daemon_ran_is_noticed(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 30)
             await level(store)
@@ -47,7 +47,7 @@ class TestOtherNodes:
             assert store.heard("projection.lost") == [{"rows": 30, "from": 0}]
 
     @pytest.mark.requirement("PRJ-3")
-    async def test_a_journal_that_is_behind_its_node_stops_and_says_what_helps(self, root, node, tmp_path):
+    async def test_a_journal_behind_its_node_stops_projecting_and_names_the_remedy(self, root, node, tmp_path):
         async with projecting(root, node.connect) as store:
             fill(store, 10)
             await level(store)
@@ -63,7 +63,7 @@ class TestOtherNodes:
         [problem] = (await compared(tmp_path / "copy", node.connect)).problems
         assert problem.severity == "data_loss" and "rebuild-xtdb --force" in problem.message
 
-    async def test_of_two_daemons_on_copies_of_a_journal_the_later_one_projects(self, root, node, tmp_path):
+    async def test_the_later_of_two_daemons_on_journal_copies_projects(self, root, node, tmp_path):
         async with projecting(root, node.connect) as store:
             fill(store, 10)
             await level(store)

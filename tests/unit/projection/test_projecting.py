@@ -72,7 +72,7 @@ async def test_a_text_above_a_mebibyte_is_kept_in_parts(root, node):
 
 
 @pytest.mark.requirement("FS-10")
-async def test_content_that_is_no_text_is_kept_at_the_node_too(root, node):
+async def test_binary_content_is_kept_at_the_node_too(root, node):
     async with projecting(root, node.connect) as store:
         for id, raw in (("image", b"\x89PNG\xff"), ("large", b"\xff\0" * 700_000)):
             await put(store, document(id, raw, tool="cat", encoding="base64", media_type="image/png"))
@@ -80,7 +80,7 @@ async def test_content_that_is_no_text_is_kept_at_the_node_too(root, node):
     assert (await compared(root, node.connect)).problems == []
 
 
-async def test_a_restart_goes_on_from_the_cursor_with_a_higher_incarnation(root, node):
+async def test_a_restart_continues_from_the_cursor_with_a_higher_incarnation(root, node):
     seen = []
     for start in range(3):
         async with projecting(root, node.connect) as store:
@@ -93,7 +93,7 @@ async def test_a_restart_goes_on_from_the_cursor_with_a_higher_incarnation(root,
     assert (await compared(root, node.connect)).equal
 
 
-async def test_a_lost_answer_is_looked_up_and_nothing_is_sent_blindly(root, node):
+async def test_a_lost_response_is_looked_up_before_anything_is_sent_again(root, node):
     async with projecting(root, node.connect) as store:
         fill(store, 10)
         await level(store)
@@ -104,7 +104,7 @@ async def test_a_lost_answer_is_looked_up_and_nothing_is_sent_blindly(root, node
     assert (await compared(root, node.connect)).equal
 
 
-async def test_what_an_earlier_life_still_sends_does_nothing(root, node):
+async def test_a_late_transaction_of_an_earlier_incarnation_has_no_effect(root, node):
     async with projecting(root, node.connect) as store:
         fill(store, 20)
         await level(store)
@@ -116,7 +116,7 @@ async def test_what_an_earlier_life_still_sends_does_nothing(root, node):
 
 
 @pytest.mark.requirement("PRJ-2")
-async def test_writes_are_acknowledged_while_nobody_answers_and_are_caught_up_with(root, node):
+async def test_writes_are_acknowledged_without_a_listener_and_projected_later(root, node):
     node.down = True
     async with projecting(root, node.connect) as store:
         for pending in fill(store, 500):
@@ -150,7 +150,7 @@ async def test_a_node_that_indexes_nothing_is_given_no_more_than_a_few_transacti
     assert (await compared(root, node.connect)).equal
 
 
-async def test_an_ingester_that_failed_is_said_and_waited_for(root, node):
+async def test_a_failed_ingester_is_reported_and_awaited(root, node):
     node.ingester_failed = True
     async with projecting(root, node.connect) as store:
         fill(store, 5)
@@ -191,7 +191,7 @@ class TestRoomToWait:
             await level(store)
             await store.submit(write(document("again"))).wait()
 
-    async def test_what_was_there_before_it_was_first_projected_refuses_nothing(self, root, node):
+    async def test_rows_older_than_the_first_projection_do_not_fill_the_backlog(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 200)
             await store.wait_for_writes()

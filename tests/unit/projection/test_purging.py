@@ -53,7 +53,7 @@ def held(node):
 
 
 @pytest.mark.requirement("PRJ-10")
-async def test_after_a_purge_the_node_holds_nothing_of_it_and_says_that_it_was(root, node):
+async def test_after_a_purge_the_node_holds_only_a_mark_of_the_purged_object(root, node):
     async with projecting(root, node.connect) as store:
         await fill_with_large(store)
         await level(store)
@@ -70,7 +70,7 @@ async def test_after_a_purge_the_node_holds_nothing_of_it_and_says_that_it_was(r
 
 
 @pytest.mark.requirement("PRJ-10")
-async def test_until_the_node_has_it_reads_do_not_show_what_was_purged(root, node):
+async def test_purged_content_is_hidden_before_the_node_has_applied_the_purge(root, node):
     async with projecting(root, node.connect) as store:
         await fill_with_large(store)
         await level(store)
@@ -97,7 +97,7 @@ async def test_a_purge_that_is_cut_off_is_done_again_from_its_start(root, node):
     assert (await compared(root, node.connect)).problems == []
 
 
-async def test_what_was_purged_before_the_node_had_it_is_put_as_it_is_now(root, node):
+async def test_content_purged_before_projection_never_reaches_the_node(root, node):
     node.down = True
     async with projecting(root, node.connect) as store:
         await fill_with_large(store)
@@ -128,7 +128,7 @@ async def test_a_row_read_before_its_text_was_purged_is_read_again(root, node):
     assert (await compared(root, node.connect)).problems == []
 
 
-async def test_a_part_that_another_text_shares_comes_back(root, node):
+async def test_a_purged_part_shared_with_another_text_is_restored(root, node):
     shared = "common line\n" * 100_000
     async with projecting(root, node.connect) as store:
         await put(store, document("one", shared + SECRET, tool="x"))

@@ -42,7 +42,7 @@ async def test_the_node_answers_as_the_embedded_tables_do(root, node):
 
 
 @pytest.mark.requirement("PRJ-7")
-async def test_the_embedded_tables_answer_what_the_cursor_does_not_cover(root, node):
+async def test_reads_beyond_the_cursor_use_the_embedded_tables(root, node):
     async with projecting(root, node.connect) as store:
         await fill_and_level(store, range(5))
         node.hold = anyio.Event()
@@ -78,7 +78,7 @@ async def test_versions_of_other_journals_are_left_to_the_embedded_tables(root, 
 
 
 @pytest.mark.requirement("HST-9")
-async def test_what_another_host_purged_is_left_to_the_embedded_tables(root, node):
+async def test_objects_purged_by_another_host_are_read_from_the_embedded_tables(root, node):
     async with projecting(root, node.connect) as store:
         await fill_and_level(store, range(5))
         marked = PutDoc(purged_mark("u01"), FIXED_VALID_TIME)
@@ -112,7 +112,7 @@ async def test_a_node_that_failed_to_answer_is_not_read_for_a_while(root, node, 
         assert (store._past.answered, store._past.fallen_back) == (0, 1)
 
 
-async def test_a_node_that_lost_its_data_is_not_believed(root, node):
+async def test_a_node_that_lost_its_data_is_not_trusted(root, node):
     async with projecting(root, node.connect) as store:
         fill(store, 3)
         await level(store)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
 class TestPoison:
     @pytest.mark.requirement("PRJ-4")
-    async def test_the_one_row_that_is_refused_is_left_out_and_said_and_the_rest_flows(self, root, node):
+    async def test_one_refused_row_is_quarantined_and_reported_and_the_rest_is_projected(self, root, node):
         node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] in ("t137", "t200")
         async with projecting(root, node.connect) as store:
             fill(store, 300)
@@ -29,7 +29,7 @@ class TestPoison:
         assert found.equal and found.worst == "warning"
         assert [problem.severity for problem in found.problems] == ["warning"] * 2
 
-    async def test_it_is_still_said_why_after_a_restart(self, root, node):
+    async def test_the_reason_is_still_reported_after_a_restart(self, root, node):
         node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t1"
         async with projecting(root, node.connect) as store:
             fill(store, 3)
@@ -38,7 +38,7 @@ class TestPoison:
             await level(store)
             assert "2 (invalid tx-op)" in store.status().projection.reason
 
-    async def test_a_node_that_refuses_everything_makes_no_row_left_out(self, root, node):
+    async def test_a_node_that_refuses_everything_quarantines_no_row(self, root, node):
         async with projecting(root, node.connect) as store:
             await level(store)
             node.refuses = lambda op: True
@@ -49,7 +49,7 @@ class TestPoison:
             assert store.status().projection.quarantined == ()
         assert (await compared(root, node.connect)).equal
 
-    async def test_a_refusal_by_accident_leaves_nothing_out(self, root, node):
+    async def test_an_accidental_refusal_quarantines_nothing(self, root, node):
         chances = iter([True])
         node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "t1" and next(chances, False)
         async with projecting(root, node.connect) as store:
@@ -100,7 +100,7 @@ class TestPoison:
             await level(store)
             assert store.status().projection.quarantined == (2,)
 
-    async def test_rows_for_which_there_is_no_thread_are_sent_later(self, root, node):
+    async def test_rows_without_a_free_thread_are_sent_later(self, root, node):
         async with projecting(root, node.connect) as store:
             fill(store, 1)
             await level(store)

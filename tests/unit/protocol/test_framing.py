@@ -60,17 +60,17 @@ def test_no_more_than_the_limit_is_held_of_an_unfinished_line():
 @pytest.mark.parametrize(
     "header", [b"Content-Length: 52\r\n\r\n{}", b"content-length:52\n", b"\r\nCONTENT-LENGTH: 1\r\n"]
 )
-def test_header_framing_is_told_apart_with_the_remedy(header):
+def test_header_framing_is_detected_with_a_remedy(header):
     with pytest.raises(WrongFraming, match="Content-Length"):
         all_frames([header])
     assert "one JSON text per line" in WrongFraming.hint
 
 
-def test_blank_lines_are_no_frames():
+def test_blank_lines_are_not_frames():
     assert all_frames([b"\n\r\n  \n\t\n1\n \n"]) == [b"1"]
 
 
-def test_an_unfinished_line_is_no_frame():
+def test_an_unfinished_line_is_not_a_frame():
     decoder = FrameDecoder(100)
     assert decoder.feed(b'{"a":1}') == []
     assert decoder.pending == 7

@@ -112,5 +112,5 @@ def test_everything_invalid_is_a_parse_error(suite):
     assert [name for name, text in invalid if verdict(text) != "parse_error"] == []
 
 
-def test_what_the_suite_leaves_open_is_as_documented(suite):
+def test_implementation_defined_cases_of_the_suite_are_as_documented(suite):
     assert {name: verdict(text) for name, text in suite if name.startswith("i_")} == IMPLEMENTATION_DEFINED

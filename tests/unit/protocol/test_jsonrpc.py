@@ -66,7 +66,7 @@ def test_a_missing_version_is_refused():
 
 
 @pytest.mark.parametrize("method", [1, None, [], {}])
-def test_a_method_that_is_no_string_is_refused(method):
+def test_a_non_string_method_is_rejected(method):
     assert code(request(method=method)) == "invalid_request"
 
 
@@ -76,7 +76,7 @@ def test_any_string_is_a_method_name_for_the_table_to_judge(method):
 
 
 @pytest.mark.parametrize("frame", [b'"x"', b"1", b"null", b"true", b"{}", b"[]"])
-def test_what_is_no_request_object_is_refused(frame):
+def test_an_invalid_request_object_is_rejected(frame):
     assert code(frame) == "invalid_request"
 
 
@@ -104,7 +104,7 @@ def test_what_is_no_request_object_is_refused(frame):
         b"[{},",
     ],
 )
-def test_what_is_not_strict_json_is_a_parse_error(frame):
+def test_non_strict_json_is_a_parse_error(frame):
     assert code(frame) == "parse_error"
     assert BlockReader().read(frame + b"\n") is None
 
@@ -132,7 +132,7 @@ def test_half_a_surrogate_pair_is_refused_under_the_id_of_its_request_with_a_rem
 
 @pytest.mark.requirement("RPC-8")
 @pytest.mark.parametrize("end", [b"", b"\\ud83d and more", b'\\ud83d"}}'], ids=["broken", "half", "half at the end"])
-def test_what_a_broken_frame_of_many_escapes_costs_is_little_more_than_its_reading(end):
+def test_a_broken_frame_of_many_escapes_makes_few_calls(end):
     frame = b'{"jsonrpc":"2.0","id":5,"method":"m","params":{"a":"' + b"\\n" * 2_000_000 + end
     calls = 0
 
@@ -161,7 +161,7 @@ def test_more_than_sixty_four_levels_are_refused(depth, fits, brackets):
     assert fits or BlockReader().read(frame + b"\n") is None
 
 
-def test_brackets_in_strings_and_side_by_side_are_no_levels():
+def test_brackets_in_strings_and_side_by_side_do_not_count_as_nesting():
     assert isinstance(read_frame(request(params=["[" * 500, '\\"{' * 100, "\\", *[[] for _ in range(200)]])), Request)
 
 
@@ -206,7 +206,7 @@ def test_an_unsafe_integer_is_found_wherever_it_begins(offset: int, digits: int)
 
 
 @pytest.mark.parametrize("bracket", ["[]", "{}"])
-def test_many_brackets_are_no_depth_and_the_last_one_too_deep_is_found(bracket: str) -> None:
+def test_many_sibling_brackets_are_allowed_and_a_final_deep_one_is_found(bracket: str) -> None:
     opened, closed = bracket
     wide = ",".join([bracket] * 10_000)
     before = '{"jsonrpc":"2.0","id":1,"method":"m","params":'
@@ -244,11 +244,11 @@ def test_numbers_that_readers_can_hold_pass(value):
     assert isinstance(read_frame(f'{{"jsonrpc":"2.0","id":5,"method":"m","params":[{value}]}}'.encode()), Request)
 
 
-def test_a_notification_with_such_an_integer_is_dropped_unanswered():
+def test_a_notification_with_an_unsafe_integer_is_dropped_without_a_response():
     assert isinstance(read_frame(b'{"jsonrpc":"2.0","method":"m","params":[9007199254740992]}'), Stray)
 
 
-def test_unknown_members_are_ignored_or_refused_as_the_listener_says():
+def test_unknown_members_are_ignored_or_rejected_as_the_listener_is_configured():
     frame = request(trace="x", params={"a": 1})
     assert bytes(read_frame(frame).params) == b'{"a": 1}'
     assert code(frame, closed=True) == "invalid_request"
@@ -270,7 +270,7 @@ def test_a_wide_request_of_a_sandbox_is_refused_without_looking_at_each_member(m
 
 
 @pytest.mark.parametrize("member", [{"result": 1}, {"error": {}}, {"result": None}])
-def test_an_answer_is_dropped(member):
+def test_a_response_object_is_dropped(member):
     assert isinstance(read_frame(json.dumps({"jsonrpc": "2.0", "id": 1} | member).encode()), Stray)
 
 
@@ -325,7 +325,7 @@ LINES = st.one_of(
 
 
 @given(st.lists(st.lists(LINES, min_size=1, max_size=4), min_size=1, max_size=3))
-def test_reading_all_lines_at_once_gives_what_reading_each_gives(blocks):
+def test_reading_all_lines_at_once_equals_reading_each(blocks):
     reader = BlockReader()
     for lines in blocks:
         together = reader.read("".join(line + "\n" for line in lines).encode())

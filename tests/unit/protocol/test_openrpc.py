@@ -19,7 +19,7 @@ def test_the_document_describes_every_method_error_and_notification():
     assert [row["name"] for row in made["x-notifications"]] == sorted(NOTIFICATIONS)
 
 
-def test_every_reference_leads_somewhere():
+def test_every_reference_resolves():
     made = document()
 
     def refs(value):
@@ -161,7 +161,7 @@ def drop_notification(made):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.requirement("RPC-6")
-def test_a_breaking_change_is_told(change, said):
+def test_a_breaking_change_is_reported(change, said):
     old = msgspec.json.decode(rendered())
     new = copy.deepcopy(old)
     change(new)

@@ -100,12 +100,12 @@ def fits(text, kind):
 
 
 @pytest.mark.parametrize("text", vectors("ids")["ids"]["accepted"])
-def test_these_may_serve_as_ids(text):
+def test_valid_ids_are_accepted(text):
     assert fits(text, ids.SessionIdText)
 
 
 @pytest.mark.parametrize("text", vectors("ids")["ids"]["refused"])
-def test_these_may_not_serve_as_ids(text):
+def test_invalid_ids_are_rejected(text):
     assert not fits(text, ids.SessionIdText)
 
 

@@ -23,7 +23,7 @@ def test_a_batch_is_one_line_that_holds_every_answer() -> None:
     assert [(member["id"], member["result"]) for member in members] == [(0, "a\nb"), (1, "c")]
 
 
-def test_a_batch_answers_no_more_bytes_than_its_bound_and_says_which_calls_to_send_alone() -> None:
+def test_a_batch_response_is_bounded_in_bytes_and_lists_the_calls_to_send_alone() -> None:
     frame, members = answered(["x" * (BATCH_BYTES_MAX // 3)] * 9)
     assert len(frame) < BATCH_BYTES_MAX + 9 * 1024
     refused = [member["error"]["data"] for member in members if "error" in member]
@@ -31,7 +31,7 @@ def test_a_batch_answers_no_more_bytes_than_its_bound_and_says_which_calls_to_se
     assert all(data["code"] == "too_large" and data["hint"] for data in refused)
 
 
-def test_short_answers_are_given_however_long_the_others_are() -> None:
+def test_short_responses_are_delivered_beside_oversized_ones() -> None:
     _, members = answered(["x" * (BATCH_BYTES_MAX - 100), "short", "y" * BATCH_BYTES_MAX, "receipt"])
     assert [member.get("result", "refused")[:7] for member in members] == ["xxxxxxx", "short", "refused", "receipt"]
 

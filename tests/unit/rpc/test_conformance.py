@@ -40,7 +40,7 @@ async def test_named_params_come_in_any_order(wire):
         assert (await wire.answer())["result"]["object"] == "o-1"
 
 
-async def test_notifications_are_never_answered(wire):
+async def test_notifications_never_get_a_response(wire):
     for notification in (
         b'{"jsonrpc":"2.0","method":"context.current","params":[]}\n',
         b'{"jsonrpc":"2.0","method":"foobar"}\n',
@@ -89,7 +89,7 @@ async def test_method_names_are_exact(wire, method):
     ],
 )
 @pytest.mark.requirement("RPC-2")
-async def test_what_is_wrong_gets_the_number_of_what_is_wrong(wire, sent, id, code):
+async def test_each_invalid_request_gets_its_standard_error_number(wire, sent, id, code):
     await wire.send(sent + b"\n")
     assert failure(await wire.answer()) == (id, code)
     assert await marked(wire)

@@ -75,7 +75,7 @@ async def test_unsubscribing_and_leaving_both_end_the_following(tmp_path):
         await server.until(lambda: notices.ended == [1, 2])
 
 
-async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_at_once(tmp_path):
+async def test_a_subscription_made_after_its_connection_closed_is_ended_immediately(tmp_path):
     class Slow(FakeNotices):
         def __init__(self):
             super().__init__()
@@ -97,7 +97,7 @@ async def test_a_subscription_that_is_had_when_its_connection_is_gone_is_ended_a
         await server.until(lambda: notices.ended == [1])
 
 
-async def test_another_connections_subscription_is_not_there(tmp_path):
+async def test_another_connections_subscription_is_not_found(tmp_path):
     notices = FakeNotices()
     async with serving(tmp_path, bound(events.EventCalls(notices))) as server:
         async with server.connected() as one, server.connected() as two:
@@ -115,7 +115,7 @@ async def test_a_connection_has_a_bounded_number_of_subscriptions(tmp_path):
         assert refused["error"]["data"]["code"] == "too_large"
 
 
-async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
+async def test_a_slow_reader_is_informed_of_missed_notices(tmp_path):
     async def large(caller, params):
         return CurrentContext(context_id="x" * 600_000, session=None, turn=0, assembly=0)
 
@@ -141,7 +141,7 @@ async def test_a_slow_reader_is_told_that_it_missed_notices(tmp_path):
         assert (event["notice"]["seq"], event["missed"]) == (105, False)
 
 
-async def test_notices_beyond_what_is_held_before_the_answer_count_as_missed(tmp_path):
+async def test_notices_beyond_the_held_limit_before_the_response_count_as_missed(tmp_path):
     notices = FakeNotices(past=range(5, 5 + HELD_MAX + 10))
     timing = Timing(notices=HELD_MAX + 100)
     async with (

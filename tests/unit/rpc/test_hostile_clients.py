@@ -84,7 +84,7 @@ async def test_a_client_that_reads_nothing_is_closed_and_its_calls_are_not_buffe
         assert 0 < made < 500
 
 
-async def test_answers_that_took_their_time_are_not_encoded_for_a_client_that_reads_nothing(tmp_path):
+async def test_late_responses_are_not_encoded_for_a_client_that_does_not_read(tmp_path):
     services, shared = Services(), "x" * 2_000_000
     services.plan = lambda caller, params: slow_and_large(services, shared)
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
@@ -123,7 +123,7 @@ async def test_a_slow_reader_gets_every_answer_once_it_reads(tmp_path):
         assert [(await wire.answer())["id"] for _ in range(200)] == list(range(200))
 
 
-async def test_a_flood_is_answered_whole_and_in_order(tmp_path):
+async def test_a_flood_is_served_completely_and_in_order(tmp_path):
     async with serving(tmp_path, Services().handlers()) as server, server.connected() as wire:
         wire.writer.write(b"".join(frame("context.current", id=number) for number in range(20_000)))
         assert [(await wire.answer())["id"] for _ in range(20_000)] == list(range(20_000))
@@ -171,7 +171,7 @@ async def test_header_framing_gets_a_clear_answer(tmp_path):
     [b"\x00\n", b"\xff\xfe{\x00}\x00\n", b"{" * 100 + b"\n", b"GET / HTTP/1.1\r\n", b"[" * 100_000 + b"\n", b"nul\n"],
 )
 @pytest.mark.requirement("RPC-2")
-async def test_garbage_is_refused_and_the_connection_goes_on(tmp_path, garbage):
+async def test_garbage_is_rejected_and_the_connection_continues(tmp_path, garbage):
     async with serving(tmp_path, Services().handlers()) as server, server.connected() as wire:
         await wire.send(garbage + CALL)
         assert (await wire.answer())["error"]["code"] == -32700

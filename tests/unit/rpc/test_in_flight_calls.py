@@ -29,7 +29,7 @@ def services():
     return Services()
 
 
-async def test_a_write_is_answered_when_it_is_durable(tmp_path, services):
+async def test_a_write_gets_its_response_when_it_is_durable(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(APPEND)
         assert (await wire.call("context.current", id=2))["id"] == 2
@@ -38,7 +38,7 @@ async def test_a_write_is_answered_when_it_is_durable(tmp_path, services):
         assert answer["result"] == {"turn": 1, "receipt": {"seq": 1, "chain": "c", "vt": 5, "durable": "disk"}}
 
 
-async def test_a_write_that_is_lost_is_answered_with_the_stores_error(tmp_path, services):
+async def test_a_lost_write_gets_the_stores_error(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(APPEND)
         await server.until(lambda: services.pending)
@@ -47,13 +47,13 @@ async def test_a_write_that_is_lost_is_answered_with_the_stores_error(tmp_path, 
         assert (refusal["code"], refusal["retryable"], refusal["outcome"]) == ("disk_full", True, "not_applied")
 
 
-async def test_a_call_that_wrote_nothing_is_answered_at_once(tmp_path, services):
+async def test_a_call_without_a_write_gets_its_response_immediately(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         answer = await wire.call("session.pin", {"session": "s", "object": "o"})
         assert (answer["result"]["changed"], answer["result"]["receipt"]) == (False, None)
 
 
-async def test_a_coroutine_that_submits_a_write_is_answered_when_it_is_durable(tmp_path, services):
+async def test_a_coroutine_submitting_a_write_gets_its_response_when_it_is_durable(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         services.gate.set()
         await wire.send(PROMPT)
@@ -120,7 +120,7 @@ async def test_two_connections_may_use_the_same_id(tmp_path, services):
         assert [(await wire.answer())["id"] for wire in (one, two)] == ["plan", "plan"]
 
 
-async def test_several_calls_with_a_null_id_are_all_answered(tmp_path, services):
+async def test_several_calls_with_a_null_id_all_get_a_response(tmp_path, services):
     call = frame("context.plan", {"session": "s"}, id=None)
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(call + call)
@@ -129,7 +129,7 @@ async def test_several_calls_with_a_null_id_are_all_answered(tmp_path, services)
         assert [(await wire.answer())["id"] for _ in range(2)] == [None, None]
 
 
-async def test_a_batch_is_answered_when_its_last_call_is(tmp_path, services):
+async def test_a_batch_gets_its_response_when_its_last_call_completes(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(b"[%s,%s,%s]\n" % (PLAN.strip(), frame("context.current", id=2).strip(), APPEND.strip()))
         await server.until(lambda: services.pending)
@@ -138,7 +138,7 @@ async def test_a_batch_is_answered_when_its_last_call_is(tmp_path, services):
         assert {answer["id"] for answer in await wire.answer()} == {2, "plan", "append"}
 
 
-async def test_a_batch_larger_than_the_bound_on_open_calls_is_answered_whole(tmp_path, services):
+async def test_a_batch_beyond_the_bound_on_open_calls_is_served_completely(tmp_path, services):
     members = b",".join(frame("context.plan", {"session": "s"}, id=number).strip() for number in range(100))
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(b"[" + members + b"]\n")
@@ -148,7 +148,7 @@ async def test_a_batch_larger_than_the_bound_on_open_calls_is_answered_whole(tmp
 
 
 @pytest.mark.requirement("RPC-5")
-async def test_a_read_that_is_cancelled_stops_and_is_answered_as_cancelled(tmp_path, services):
+async def test_a_cancelled_read_stops_and_gets_a_cancelled_error(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN)
         await services.entered.wait()
@@ -159,7 +159,7 @@ async def test_a_read_that_is_cancelled_stops_and_is_answered_as_cancelled(tmp_p
 
 
 @pytest.mark.requirement("RPC-5")
-async def test_a_write_that_is_cancelled_after_it_was_submitted_goes_on_and_its_outcome_is_unknown(tmp_path, services):
+async def test_a_write_cancelled_after_submission_continues_with_an_unknown_outcome(tmp_path, services):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(APPEND + b'{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":"append"}}\n')
         answer = await wire.answer()
@@ -177,7 +177,7 @@ async def test_a_call_cancelled_right_after_its_first_step_stops_there(tmp_path,
 
 
 @pytest.mark.parametrize("params", ['{"id":"other"}', '{"id":1.5}', "{}", "[]", '["plan",1]'])
-async def test_cancelling_what_is_not_there_changes_nothing(tmp_path, services, params):
+async def test_cancelling_a_missing_call_changes_nothing(tmp_path, services, params):
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(PLAN)
         await wire.send(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{params}}}\n'.encode())
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_stops_its_reads_and_not_its_writes(tmp_path,
 
 
 @pytest.mark.requirement("RPC-5")
-async def test_a_call_past_its_deadline_is_answered_as_timed_out(tmp_path, services):
+async def test_a_call_past_its_deadline_gets_a_timeout_error(tmp_path, services):
     async with serving(tmp_path, services.handlers(), timing=Timing(deadline_s=0.05)) as server:
         async with server.connected() as wire:
             await wire.send(PLAN + APPEND + PROMPT)
@@ -289,7 +289,7 @@ async def test_a_write_that_ends_after_its_client_left_disturbs_nothing(tmp_path
 
 @pytest.mark.parametrize("code", ["store_failed", "draining", "corrupt"])
 @pytest.mark.parametrize("suspends", [True, False])
-async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_not_applied(tmp_path, code, suspends):
+async def test_a_write_rejected_before_submission_is_not_applied(tmp_path, code, suspends):
     async def refuse(caller, params, *call):
         if suspends:
             await anyio.lowlevel.checkpoint()
@@ -305,7 +305,7 @@ async def test_a_write_that_is_refused_before_it_was_submitted_says_that_it_was_
 
 
 @pytest.mark.parametrize("suspends", [True, False])
-async def test_a_write_that_fails_after_it_was_submitted_says_that_its_outcome_is_unknown(tmp_path, suspends):
+async def test_a_write_failing_after_submission_has_an_unknown_outcome(tmp_path, suspends):
     async def fail(caller, params, call):
         call.submitted = True
         if suspends:
@@ -318,7 +318,7 @@ async def test_a_write_that_fails_after_it_was_submitted_says_that_its_outcome_i
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
-async def test_a_write_whose_reply_cannot_be_built_tells_whether_it_was_applied(tmp_path, is_durable):
+async def test_a_write_with_an_unbuildable_reply_reports_its_outcome(tmp_path, is_durable):
     def fail(_):
         raise CtxdError("corrupt", "a row cannot be read")
 

@@ -40,7 +40,7 @@ def test_two_seconds_worth_passes_at_once_and_then_the_average():
 
 
 @pytest.mark.requirement("BOX-5")
-def test_a_refusal_says_when_there_is_room():
+def test_a_refusal_has_the_time_until_there_is_room():
     use = Use(requests_per_s=10, writes_per_s=1)
     use.passed("session.append", 2)
     assert use.call("session.append").message.endswith("1 write a second")
@@ -60,7 +60,7 @@ def test_a_method_that_does_not_exist_counts_and_a_cancellation_does_not():
 
 
 @pytest.mark.requirement("BOX-5")
-def test_bytes_objects_and_unanswered_calls_have_bounds_of_their_own():
+def test_bytes_objects_and_open_calls_have_separate_bounds():
     use = Use(requests_per_s=1000, writes_per_s=1000, write_bytes_per_day=86_400, objects=5, in_flight=3)
     assert use.passed("session.append", 100, size=10_000) == 8
     assert use.call("session.chat", 10_000) is None, "what is read is not counted"

@@ -65,7 +65,7 @@ def test_a_sandbox_that_reads_nothing_holds_few_answers_and_gets_all_of_them_onc
         assert edge.listener.replies.held == shared.replies.held == 0
 
 
-def test_a_connection_that_ends_gives_its_bytes_back_and_lets_others_go_on():
+def test_a_closed_connection_releases_its_bytes_and_unblocks_others():
     handlers, calls = answers(8 * MIB - 1024)
     shared = SharedState(Loop())
     with sandbox(handlers, shared) as edge:

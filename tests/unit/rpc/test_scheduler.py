@@ -135,7 +135,7 @@ def test_the_call_of_an_interactive_client_does_not_wait_for_the_floods_before_i
 
 
 @pytest.mark.requirement("RPC-9")
-def test_calls_that_come_together_or_before_an_answer_make_nobody_interactive(services):
+def test_concurrent_or_pipelined_calls_make_no_connection_interactive(services):
     with Edge(services.handlers()) as edge:
         connection, _ = edge.connect()
         for _ in range(5):
@@ -177,7 +177,7 @@ def test_the_loop_iterates_several_times_between_slices_beside_the_writes_of_an_
 
 @pytest.mark.parametrize("line", JUNK.values(), ids=JUNK)
 @pytest.mark.requirement("RPC-9")
-def test_lines_that_are_no_calls_are_read_in_slices_like_calls(services, line):
+def test_lines_that_are_not_calls_are_read_in_slices_like_calls(services, line):
     lines = 20 * SLICE_LINES
     with Edge(services.handlers()) as edge:
         flooding, flooded = edge.connect()
@@ -251,7 +251,7 @@ def append(number):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-9")
-async def test_one_call_is_answered_while_floods_of_others_have_hardly_begun(tmp_path):
+async def test_one_call_is_served_while_floods_of_others_have_hardly_begun(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server:
         async with server.connected() as one, server.connected() as two, server.connected() as other:
@@ -277,7 +277,7 @@ async def resolved(services, count):
 
 
 @pytest.mark.anyio
-async def test_who_writes_alone_may_have_as_many_writes_undecided_as_calls_open(tmp_path):
+async def test_a_lone_writer_may_have_as_many_undecided_writes_as_open_calls(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server, server.connected() as wire:
         await wire.send(b"".join(map(append, range(40))))
@@ -287,7 +287,7 @@ async def test_who_writes_alone_may_have_as_many_writes_undecided_as_calls_open(
 
 
 @pytest.mark.anyio
-async def test_those_who_write_at_once_share_the_next_transaction_and_their_reads_go_on(tmp_path):
+async def test_concurrent_writers_share_the_next_transaction_and_their_reads_continue(tmp_path):
     services = Services()
     async with serving(tmp_path, services.handlers()) as server:
         async with server.connected() as one, server.connected() as two:

@@ -38,14 +38,14 @@ def umask(request):
 
 
 @pytest.mark.requirement("OPS-1")
-def test_the_socket_is_its_owners_whatever_the_umask(tmp_path, umask):
+def test_the_socket_is_owner_only_under_every_umask(tmp_path, umask):
     path = tmp_path / "ctxd.sock"
     with bind_socket(path):
         assert mode(path) == 0o600
 
 
 @pytest.mark.requirement("OPS-1")
-def test_the_socket_is_never_wider_than_asked_between_bind_and_the_end_of_binding(tmp_path, monkeypatch):
+def test_the_socket_mode_is_never_wider_than_requested_while_binding(tmp_path, monkeypatch):
     seen = []
     bind = socket.socket.bind
 
@@ -63,7 +63,7 @@ def test_the_socket_is_never_wider_than_asked_between_bind_and_the_end_of_bindin
     assert seen == [0o600]
 
 
-def test_a_group_may_be_let_in(tmp_path):
+def test_a_group_may_be_granted_access(tmp_path):
     path = tmp_path / "ctxd.sock"
     with bind_socket(path, gid=os.getgid()):
         assert (mode(path), path.stat().st_gid) == (0o660, os.getgid())
@@ -90,7 +90,7 @@ def test_the_longest_possible_path_works(tmp_path):
 
 
 @pytest.mark.requirement("OPS-1")
-def test_a_socket_that_nobody_answers_is_replaced(tmp_path):
+def test_a_socket_without_a_listener_is_replaced(tmp_path):
     path = tmp_path / "ctxd.sock"
     bind_socket(path).close()
     first = inode_of(path)
@@ -107,7 +107,7 @@ def test_a_live_socket_is_refused_and_its_holder_named(tmp_path):
     assert refused.value.exit_code == 69
 
 
-def test_what_is_no_socket_is_left_alone(tmp_path):
+def test_a_regular_file_at_the_socket_path_is_left_alone(tmp_path):
     path = tmp_path / "ctxd.sock"
     path.write_text("mine")
     with pytest.raises(StateDirError, match="exists and is not a socket"):
@@ -115,13 +115,13 @@ def test_what_is_no_socket_is_left_alone(tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_its_cause(tmp_path):
+def test_a_folder_that_cannot_be_created_is_reported_with_its_cause(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateDirError, match="Not a directory"):
         bind_socket(tmp_path / "file" / "ctxd.sock")
 
 
-def test_a_socket_is_removed_only_by_whom_it_belongs_to(tmp_path):
+def test_a_socket_is_removed_only_by_its_owner(tmp_path):
     path = tmp_path / "ctxd.sock"
     with bind_socket(path):
         mine = inode_of(path)
@@ -146,7 +146,7 @@ async def test_a_socket_that_the_service_manager_keeps_stays_where_it_is(tmp_pat
 
 @pytest.mark.anyio
 @pytest.mark.requirement("BOX-14")
-async def test_a_disk_that_fails_while_a_socket_is_removed_ends_nothing(tmp_path, monkeypatch):
+async def test_a_disk_failure_while_removing_a_socket_is_tolerated(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -184,7 +184,7 @@ async def test_sandboxes_leave_descriptors_to_the_host(tmp_path, monkeypatch):
     assert (shared.listeners, shared.connections) == (0, others)
 
 
-def test_the_kernel_says_who_the_peer_is():
+def test_the_peer_is_identified_by_the_kernel():
     one, two = socket.socketpair()
     with one, two:
         assert peer_of(one.fileno()) == Peer(os.getpid(), os.getuid(), os.getgid())
@@ -209,7 +209,7 @@ sys.stdout.write(client.recv(4096).decode())
 
 @pytest.mark.anyio
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-async def test_another_user_is_refused_even_where_the_file_mode_lets_him_in(tmp_path):
+async def test_another_user_is_refused_even_if_the_file_mode_permits_access(tmp_path):
     async with serving(tmp_path, Services().handlers()) as server:
         server.path.chmod(0o666)
         tmp_path.chmod(0o711)
@@ -221,7 +221,7 @@ async def test_another_user_is_refused_even_where_the_file_mode_lets_him_in(tmp_
 
 
 @pytest.mark.anyio
-async def test_a_second_server_is_refused_and_the_first_goes_on(tmp_path):
+async def test_a_second_server_is_refused_and_the_first_continues(tmp_path):
     async with serving(tmp_path, Services().handlers()) as server:
         with pytest.raises(StateDirError, match="in use"):
             server.server.bind()

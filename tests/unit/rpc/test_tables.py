@@ -46,7 +46,7 @@ def test_each_capability_reaches_its_own_methods_and_those_below():
 
 
 @pytest.mark.requirement("RPC-3")
-def test_what_a_capability_does_not_reach_is_not_in_its_table():
+def test_methods_beyond_a_capability_are_not_in_its_table():
     every = {name: lambda caller, params: params for name in METHODS}
     assert build_table(every, "session").keys() == allowed_methods("session")
     assert "session.create" not in build_table(every, "session")
@@ -77,12 +77,12 @@ def test_params_that_do_not_fit_are_invalid(raw):
 
 
 @pytest.mark.parametrize("raw", [b"1", b'"x"', b"null", b"true"])
-def test_params_that_are_no_structure_are_the_requests_fault(raw):
+def test_params_that_are_not_a_structure_are_malformed(raw):
     with pytest.raises(MalformedParams):
         params("session.append", raw)
 
 
-def test_a_table_with_a_hole_a_double_or_a_stranger_does_not_come_to_be():
+def test_a_table_with_a_missing_duplicate_or_unknown_method_is_rejected():
     every = {name: lambda caller, params: params for name in METHODS}
     assert complete(every) == every
     with pytest.raises(AssertionError, match=r"no handler for \['hello'\]"):
@@ -94,7 +94,7 @@ def test_a_table_with_a_hole_a_double_or_a_stranger_does_not_come_to_be():
 
 
 @pytest.mark.parametrize("code", sorted(ERRORS))
-def test_every_code_becomes_its_number_and_says_whether_to_retry(code):
+def test_every_code_becomes_its_number_and_retryability(code):
     exc = CtxdError(code, "m", hint="h", retry_after_ms=7, outcome="unknown")
     error = error_of(exc, method="m", log=structlog.get_logger())
     assert (error.code, error.message) == (ERRORS[code].number, "m")
@@ -106,7 +106,7 @@ def test_every_code_becomes_its_number_and_says_whether_to_retry(code):
     } | ({"retryable": True} if ERRORS[code].retryable else {})
 
 
-def test_what_is_unexpected_is_logged_whole_and_told_without_detail():
+def test_an_unexpected_error_is_logged_in_full_and_reported_without_detail():
     with structlog.testing.capture_logs() as logged:
         error = error_of(ValueError("secret"), method="hello", log=structlog.get_logger())
     assert "secret" not in error.message + error.data.hint
@@ -138,7 +138,7 @@ def test_hello_agrees_on_the_newest_common_version_and_announces_bounds():
     )
 
 
-def test_hello_without_a_common_version_says_both_sides():
+def test_hello_without_a_common_version_lists_the_versions_of_both_sides():
     hello = daemon_handlers()["hello"](caller(), HelloParams(protocol=(2, 3)))
     with pytest.raises(CtxdError, match=r"\[2, 3\], the daemon \[1\]") as refused:
         hello.send(None)
@@ -162,12 +162,12 @@ def test_hello_has_a_host_clients_receipt_of_this_journal_witnessed(journal, cap
     assert said.journal == "j3"
 
 
-def test_the_status_is_handed_out():
+def test_the_status_is_returned():
     assert answered(daemon_handlers(), "daemon.status", caller(), Nothing()) == "the status"
 
 
 @pytest.mark.anyio
-async def test_callers_at_once_get_one_document(monkeypatch):
+async def test_concurrent_callers_get_one_document(monkeypatch):
     made = []
     monkeypatch.setattr(daemon, "document", lambda: made.append(1) or document())
     handlers, answers = daemon_handlers(), []

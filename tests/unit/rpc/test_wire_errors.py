@@ -65,7 +65,7 @@ def test_params_that_do_not_fit_are_refused_with_the_values_or_fields_that_do(me
     ],
     ids=["field", "field like a place", "value"],
 )
-def test_a_refusal_quotes_the_beginning_of_what_was_sent(params):
+def test_a_validation_error_quotes_only_the_beginning_of_a_value(params):
     kind = METHODS["session.append"].params
     with pytest.raises(msgspec.ValidationError) as refused:
         msgspec.json.decode(msgspec.json.encode(params), type=kind)

@@ -33,9 +33,7 @@ def reads(file: Path, uid: int) -> bool:
 
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.parametrize("by", ["path", "descriptor"])
-def test_a_daemon_that_is_not_root_lets_one_more_user_in_and_no_other(
-    file: Path, by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_non_root_daemon_grants_exactly_one_more_user(file: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not reads(file, INSIDE)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with file.open() as opened:
@@ -46,14 +44,14 @@ def test_a_daemon_that_is_not_root_lets_one_more_user_in_and_no_other(
 
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.parametrize("uid", [None, 1000])
-def test_nobody_is_grant_for_the_daemons_own_user(file: Path, uid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemons_own_user_gets_no_extra_grant(file: Path, uid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     grant(file, uid)
     assert file.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.requirement("BOX-10")
-def test_only_the_daemon_reads_the_context_and_nobody_else_lists_the_directories(tmp_path: Path) -> None:
+def test_only_the_daemon_can_read_the_context_and_list_the_directories(tmp_path: Path) -> None:
     directories = Directories(tmp_path / "boxes")
     before = os.umask(0)
     try:

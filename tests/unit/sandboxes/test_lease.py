@@ -59,7 +59,7 @@ def test_a_restart_leaves_time_to_renew(settings, left):
 
 
 @pytest.mark.requirement("BOX-4")
-def test_the_time_that_was_acknowledged_is_the_one_that_is_told():
+def test_the_reported_expiry_is_the_acknowledged_one():
     clock = Clock()
     box = registration(grace_s=0, ttl_s=600, expires_at=1_600_000)
     lease = Lease.of(box, clock)
@@ -86,7 +86,7 @@ def test_an_id_is_short_and_has_eighty_bits():
 
 
 @pytest.mark.requirement("BOX-6")
-def test_whoever_reads_the_file_reads_one_answer_whole(tmp_path):
+def test_readers_of_the_file_see_one_complete_context(tmp_path):
     directories = Directories(tmp_path / "s")
     directories.make("a" * 16)
     directories.write_context("a" * 16, CURRENT, None)
@@ -98,7 +98,7 @@ def test_whoever_reads_the_file_reads_one_answer_whole(tmp_path):
     assert os.listdir(file.parent) == ["current.json"]
 
 
-def test_what_a_killed_daemon_left_is_taken_away_and_another_daemons_is_not(tmp_path):
+def test_leftovers_of_a_killed_daemon_are_removed_and_another_daemons_kept(tmp_path):
     directories = Directories(tmp_path / "s")
     known, dead, alive = "a" * 16, "b" * 16, "c" * 16
     for name in (known, dead, alive):

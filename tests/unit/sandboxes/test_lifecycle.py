@@ -176,7 +176,7 @@ async def test_a_registration_that_is_resent_after_its_sandbox_has_ended_is_not_
 
 
 @pytest.mark.requirement("BOX-1")
-async def test_what_cannot_be_removed_from_the_directories_of_sandboxes_does_not_prevent_a_start(
+async def test_unremovable_sandbox_directories_do_not_prevent_a_start(
     tmp_path: Path,
 ) -> None:
     async with boxes(tmp_path) as (_, found):

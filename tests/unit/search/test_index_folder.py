@@ -30,7 +30,7 @@ def used(state: Path, cache: Path | None) -> Path:
     return folder
 
 
-def test_it_is_in_the_cache_directory_closed_to_others_and_found_again(state: Path, tmp_path: Path) -> None:
+def test_the_index_is_private_in_the_cache_directory_and_found_again(state: Path, tmp_path: Path) -> None:
     folder = used(state, tmp_path / "cache")
     assert folder.parent == tmp_path / "cache"
     assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
@@ -40,7 +40,7 @@ def test_it_is_in_the_cache_directory_closed_to_others_and_found_again(state: Pa
     assert used(tmp_path / "link", tmp_path / "cache") == folder, "another way to write the same directory"
 
 
-def test_two_state_directories_never_share_one(state: Path, tmp_path: Path) -> None:
+def test_two_state_directories_never_share_an_index(state: Path, tmp_path: Path) -> None:
     other = made(tmp_path / "other")
     assert used(state, tmp_path / "cache") != used(other, tmp_path / "cache")
     assert (state / "search" / "search.db").exists()
@@ -48,7 +48,7 @@ def test_two_state_directories_never_share_one(state: Path, tmp_path: Path) -> N
 
 @pytest.mark.requirement("SRC-5")
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
-def test_one_without_its_state_directory_goes_with_the_next_start_of_any_daemon(
+def test_an_index_without_its_state_directory_is_removed_by_the_next_start(
     state: Path, tmp_path: Path, how: str
 ) -> None:
     folder = used(state, tmp_path / "cache")
@@ -63,7 +63,7 @@ def test_one_without_its_state_directory_goes_with_the_next_start_of_any_daemon(
         assert used(tmp_path / "elsewhere", tmp_path / "cache").exists()
 
 
-def test_what_is_not_of_a_daemon_stays_in_the_cache_directory(state: Path, tmp_path: Path) -> None:
+def test_foreign_entries_in_the_cache_directory_are_kept(state: Path, tmp_path: Path) -> None:
     cache = made(tmp_path / "cache")
     (cache / ("0" * 16)).mkdir()
     (cache / "state").symlink_to(tmp_path / "nowhere")
@@ -141,7 +141,7 @@ def test_where_the_cache_directory_cannot_be_used_it_is_in_the_state_directory(
 
 
 @pytest.mark.requirement("SRC-5")
-def test_an_index_that_became_read_only_is_made_anew_in_the_state_directory(
+def test_a_read_only_index_is_rebuilt_in_the_state_directory(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used(state, tmp_path / "cache")
@@ -154,7 +154,7 @@ def test_an_index_that_became_read_only_is_made_anew_in_the_state_directory(
     assert folder == state / "search" and not folder.is_symlink() and "Read-only file system" in reason
 
 
-def test_want_of_room_is_no_reason_to_move(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_move_the_index(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = used(state, tmp_path / "cache")
 
     def full(folder: Path) -> None:

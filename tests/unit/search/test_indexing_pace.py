@@ -43,12 +43,12 @@ async def test_indexing_takes_most_of_a_processor_that_nothing_else_uses() -> No
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("used", [1.0, 1.7], ids=["one processor", "more than one"])
-async def test_it_takes_little_beside_work_that_uses_a_processor(used: float) -> None:
+async def test_indexing_takes_little_beside_work_using_a_whole_processor(used: float) -> None:
     assert WORKED / (WORKED + await rested(used)) == pytest.approx(BUSY_SHARE)
 
 
 @pytest.mark.anyio
-async def test_it_takes_a_quarter_of_that_beside_work_that_uses_half_a_processor() -> None:
+async def test_indexing_takes_a_quarter_beside_work_using_half_a_processor() -> None:
     assert WORKED / (WORKED + await rested(used=0.5)) == pytest.approx(IDLE_SHARE / 4)
 
 

@@ -21,7 +21,7 @@ from ctxd.sessions.stored_session import AppendChat, segment_document
 from ctxd_protocol.event_types import ResponseEvent
 
 
-def test_the_time_limit_includes_what_is_done_outside_sqlite() -> None:
+def test_the_time_limit_includes_work_outside_sqlite() -> None:
     now = [0.0]
     clock: Any = SimpleNamespace(monotonic=lambda: now[0])
     queries = SearchQueries(SimpleNamespace(on_end=[]), SimpleNamespace(store=None), clock)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_the_first_texts_of_a_document_are_searchable(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("query", "word"), [("cafe", "caf\u00e9"), ("\ue000", "\ue000"), ("cat", "cat"), ("ca*", "cat")]
 )
-def test_a_long_text_has_a_snippet_wherever_its_word_stands(query: str, word: str) -> None:
+def test_a_long_text_has_a_snippet_at_any_position_of_its_word(query: str, word: str) -> None:
     filler = "concatenate " * 3_000
     (found,) = Snippets().of([(f"{filler}{word} {filler}", "")], query_language.parse(query).any_of)
     assert found is not None and word in found.text

@@ -159,7 +159,7 @@ def test_a_batch_that_fails_leaves_the_shards_as_they_were(index: IndexFile, tmp
 
 
 @pytest.mark.requirement("SRC-3")
-def test_the_best_are_those_of_one_table_wherever_the_shards_begin(index: IndexFile, tmp_path: Path) -> None:
+def test_ranking_is_independent_of_the_shard_boundaries(index: IndexFile, tmp_path: Path) -> None:
     texts = [text_of(number) for number in range(TEXTS)]
     # Words that are rare, but common in one shard.
     for number in range(200, 215):

@@ -25,20 +25,20 @@ def test_every_family_of_the_corpus_is_a_rule():
 
 
 @pytest.mark.parametrize("family", ["github-token", "npm-token", "age-key"])
-def test_a_token_whose_check_sum_is_wrong_is_none(family: str):
+def test_a_token_with_a_wrong_checksum_is_not_a_secret(family: str):
     token = made_up(family)
     last = "A" if token[-1] != "A" else "C"
     assert _found(f"x {token} y") == [(family, token)]
     assert _found(f"x {token[:-1]}{last} y") == []
 
 
-def test_what_a_loose_rule_covers_is_told_by_the_distinctive_one_within():
+def test_a_match_of_a_loose_rule_is_attributed_to_the_distinctive_rule_within():
     token = made_up("github-token")
     assert _found(f'API_TOKEN = "{token}"') == [("github-token", token)]
     assert _found(f"https://{token}:x-oauth-basic@github.com/a/b") == [("github-token", token)]
 
 
-def test_a_secret_that_begins_within_what_looked_like_one_is_found():
+def test_a_secret_starting_inside_a_false_match_is_found():
     key = made_up("private-key")
     assert _found(f'token = password = "{key}"') == [("private-key", key)]
 
@@ -74,7 +74,7 @@ def test_text_that_begins_a_secret_over_and_over_is_scanned_in_time():
         assert _found(start * (300_000 // len(start))) == []
 
 
-def test_a_scan_tries_each_place_once_whatever_the_text_holds(monkeypatch):
+def test_a_scan_is_linear_in_the_length_of_the_text(monkeypatch):
     # What begins like a token that has no end, and a secret behind it, again and again.
     piece = f"eyJ-{made_up('aws-access-key')}-".encode()
     searched: list[int] = []
@@ -104,7 +104,7 @@ def test_a_secret_is_found_whole_however_far_behind_another_it_ends():
         assert (first.rule, second.rule, second.end) == ("github-token", "jwt", len(data) - 4)
 
 
-def test_a_key_of_many_lines_is_one_whatever_word_stands_in_it_by_chance():
+def test_a_key_of_many_lines_is_one_hit_for_any_body():
     for seed in range(5, 300):
         assert [rule for rule, _ in _found(made_up("private-key", seed))] == ["private-key"], seed
 
@@ -141,7 +141,7 @@ def test_a_file_of_rules_adds_disables_and_allows(tmp_path: Path):
         ("disable = [\n", "rules.toml"),
     ],
 )
-def test_a_file_of_rules_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str, said: str):
+def test_an_invalid_rules_file_is_reported_with_place_and_reason(tmp_path: Path, text: str, said: str):
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(RulesRefused, match="rules.toml") as refused:

@@ -18,7 +18,7 @@ FALSE_HITS_PER_MB_MOST = 0.5
 SCANNER = Scanner()
 
 
-def test_of_every_family_almost_every_secret_is_found_and_not_a_byte_of_it_outlives_redaction():
+def test_nearly_every_secret_of_each_family_is_found_and_fully_redacted():
     guard = Guard(SCANNER, bytes(32))
     missed: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -32,7 +32,7 @@ def test_of_every_family_almost_every_secret_is_found_and_not_a_byte_of_it_outli
     assert all(missed[family] <= total[family] / 4 for family in total), missed
 
 
-def test_within_json_no_fewer_are_found():
+def test_as_many_secrets_are_found_inside_json():
     guard = Guard(SCANNER, bytes(32))
     missed: list[str] = []
     total = 0
@@ -46,7 +46,7 @@ def test_within_json_no_fewer_are_found():
     assert 1 - len(missed) / total >= RECALL_LEAST, missed
 
 
-def test_a_distinctive_family_is_told_by_its_own_name():
+def test_a_distinctive_family_is_reported_under_its_own_name():
     for sample in samples(each=1):
         names = {hit.rule for hit in SCANNER.hits(sample.text.encode())}
         loose = sample.family.startswith("assigned")

@@ -52,7 +52,7 @@ def test_plain_lines_are_not_searched():
 
 
 @pytest.mark.requirement("IMP-5")
-def test_of_the_corpus_no_secret_is_passed_over():
+def test_no_secret_of_the_corpus_is_skipped():
     seen = 0
     for sample in samples(seed=5, each=1):
         for text in (sample.text, f"first\n{sample.text}\n", json.dumps({"inner": sample.text})):
@@ -77,7 +77,7 @@ def test_of_the_corpus_no_secret_is_passed_over():
     st.integers(0, 1_000),
 )
 @example("", "", "token", "{}", ": ", "private-key", 1)
-def test_what_is_found_in_a_decoded_line_is_searched(
+def test_secrets_in_a_decoded_line_pass_the_prefilter(
     before: str, after: str, name: str, quoted: str, between: str, family: str, seed: int
 ):
     secret = quoted.format(made_up(family, seed))

@@ -21,7 +21,7 @@ def _redacted(text: str) -> str:
     return GUARD.redacted(text)
 
 
-def test_flagging_keeps_the_text_and_tells_rule_tag_and_count():
+def test_flagging_keeps_the_text_and_records_rule_tag_and_count():
     capture = Capture(GUARD, "flag")
     text = f"one {TOKEN}, two {TOKEN}, three {OTHER}"
     assert capture.text(text) == text
@@ -43,7 +43,7 @@ def test_text_without_secrets_is_the_same_text_under_every_policy():
 
 
 @pytest.mark.parametrize("policy", ["flag", "redact"])
-def test_texts_looked_at_together_hold_what_any_of_them_holds_and_nothing_more(policy):
+def test_texts_checked_together_hold_exactly_the_secrets_of_each(policy):
     assert Capture(GUARD, policy).finds_nothing({"command": "ls"}, "plain", "text")
     assert not Capture(GUARD, policy).finds_nothing({"command": f"login {TOKEN}"}, "plain")
     assert not Capture(GUARD, policy).finds_nothing({}, "plain", f"a line with {TOKEN} in it")
@@ -52,7 +52,7 @@ def test_texts_looked_at_together_hold_what_any_of_them_holds_and_nothing_more(p
     assert Capture(GUARD, "off").finds_nothing({}, TOKEN)
 
 
-def test_with_the_policy_off_nothing_is_looked_at_and_that_is_said():
+def test_with_the_policy_off_nothing_is_scanned_and_this_is_recorded():
     capture = Capture(GUARD, "off")
     assert capture.text(TOKEN) == TOKEN
     assert capture.secrets == Secrets(policy="off")
@@ -83,14 +83,14 @@ def test_values_are_redacted_at_any_depth_and_a_telling_name_counts():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_was_redacted_is_not_changed_by_being_redacted_again(family: str):
+def test_redaction_is_idempotent(family: str):
     once = _redacted(f'password = "{made_up(family)}"; token: {made_up(family)}\nhttps://a:{TOKEN}@b')
     assert _redacted(once) == once
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(), st.text(), st.sampled_from(sorted(FAMILIES)), st.integers(0, 1000))
-def test_whatever_stands_around_it_the_text_around_a_secret_is_kept(before: str, after: str, family: str, seed: int):
+def test_text_around_a_secret_is_kept_for_any_surroundings(before: str, after: str, family: str, seed: int):
     secret = made_up(family, seed)
     text = f"{before} {secret} {after}"
     kept = _redacted(text)
@@ -103,7 +103,7 @@ def test_whatever_stands_around_it_the_text_around_a_secret_is_kept(before: str,
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=300))
-def test_no_text_breaks_a_scan(text: str):
+def test_no_text_makes_a_scan_fail(text: str):
     data = text.encode()
     hits = SCANNER.hits(data)
     assert all(0 <= hit.start < hit.end <= len(data) for hit in hits)
@@ -121,7 +121,7 @@ def test_a_secret_at_the_start_of_a_line_within_a_value_is_seen(family):
     assert secret not in kept["script"] and kept["n"] == [1, None]
 
 
-def test_what_is_assigned_in_quotes_within_a_value_is_seen():
+def test_a_quoted_assignment_inside_a_value_is_redacted():
     password = made_up("assigned-password")
     kept = Capture(GUARD, "redact").value({"command": f'export DB_PASSWORD="{password}"'})
     assert password not in kept["command"]
@@ -168,7 +168,7 @@ def test_a_value_may_be_as_deep_as_json_may_be():
     ("one", "other", "found"),
     [("off", "flag", "flag"), ("flag", "redact", "redact"), ("off", "redact", "redact"), ("flag", "flag", "flag")],
 )
-def test_of_two_policies_the_stricter_counts(one, other, found):
+def test_the_stricter_of_two_policies_applies(one, other, found):
     assert stricter(one, other) == stricter(other, one) == found
 
 

@@ -92,7 +92,7 @@ def test_a_random_value_has_two_kinds_of_characters_and_three_bits_a_byte(value:
         (b"31428576901", False),  # one kind of character
     ],
 )
-def test_a_word_of_code_or_prose_is_no_secret(value: bytes, secret: bool) -> None:
+def test_a_word_of_code_or_prose_is_not_a_secret(value: bytes, secret: bool) -> None:
     assert secret_validators.is_unlikely_word(value) is secret
 
 
@@ -111,7 +111,7 @@ def test_a_word_of_code_or_prose_is_no_secret(value: bytes, secret: bool) -> Non
         (b"Xk9fqWnone", False),
     ],
 )
-def test_a_password_has_three_kinds_of_characters_and_is_no_code(value: bytes, password: bool) -> None:
+def test_a_password_has_three_kinds_of_characters_and_is_not_code(value: bytes, password: bool) -> None:
     assert secret_validators.is_password(value) is password
 
 
@@ -126,7 +126,7 @@ def test_a_password_has_three_kinds_of_characters_and_is_no_code(value: bytes, p
         (b"wqzxample", True),
     ],
 )
-def test_a_password_in_a_url_is_no_variable_and_no_word_of_the_manual(value: bytes, password: bool) -> None:
+def test_a_password_in_a_url_is_neither_a_variable_nor_a_placeholder(value: bytes, password: bool) -> None:
     assert secret_validators.is_url_password(value) is password
 
 
@@ -134,7 +134,7 @@ def jwt(head: bytes) -> bytes:
     return head + b".eyJzdWIiOiIxIn0.c2lnbmF0dXJlLW9mLWl0"
 
 
-def test_a_token_of_json_names_its_algorithm_and_is_not_the_tutorials() -> None:
+def test_a_json_web_token_needs_an_algorithm_and_is_not_the_tutorial_token() -> None:
     assert secret_validators.is_jwt(jwt(b"eyJhbGciOiJIUzI1NiJ9"))
     assert not secret_validators.is_jwt(jwt(b"eyJ0eXAiOiJKV1QifQ"))
     assert not secret_validators.is_jwt(jwt(b"WyJhbGciXQ")), "a list with that word"
@@ -144,7 +144,7 @@ def test_a_token_of_json_names_its_algorithm_and_is_not_the_tutorials() -> None:
     )
 
 
-def test_check_sums_are_recomputed() -> None:
+def test_checksums_are_recomputed() -> None:
     key, token = made_up("age-key").encode(), made_up("github-token").encode()
     assert secret_validators.is_bech32(key) and secret_validators.has_crc(token)
     for place in range(len(key)):

@@ -91,7 +91,7 @@ def test_only_listening_unix_sockets_meant_for_this_process_are_taken(
     ],
     ids=["nothing", "another's", "no number", "negative"],
 )
-def test_what_is_not_for_us_is_left_alone(environ: dict[str, str]) -> None:
+def test_descriptors_for_another_process_are_ignored(environ: dict[str, str]) -> None:
     assert socket_activation.take(environ) == {}
 
 
@@ -104,7 +104,7 @@ async def test_a_reason_cannot_forge_another_message(manager: socket.socket, tmp
 
 
 @pytest.mark.anyio
-async def test_a_manager_that_is_gone_or_was_never_there_stops_nobody(tmp_path: Path) -> None:
+async def test_a_missing_service_manager_blocks_nothing(tmp_path: Path) -> None:
     notify = Notify(str(tmp_path / "nobody"))
     await notify.send(READY=1)
     notify.close()
@@ -112,7 +112,7 @@ async def test_a_manager_that_is_gone_or_was_never_there_stops_nobody(tmp_path: 
 
 
 @pytest.mark.anyio
-async def test_an_abstract_address_is_understood() -> None:
+async def test_an_abstract_address_is_accepted() -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as bound:
         bound.bind(f"\0ctxd-test-{os.getpid()}")
         bound.settimeout(5)
@@ -123,7 +123,7 @@ async def test_an_abstract_address_is_understood() -> None:
 
 
 @pytest.mark.anyio
-async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: socket.socket, tmp_path: Path) -> None:
+async def test_no_watchdog_message_is_sent_while_work_is_stuck(manager: socket.socket, tmp_path: Path) -> None:
     environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000"}
     service_manager, said = ServiceManager.of(environ), StringIO()
     assert environ == {}
@@ -166,7 +166,9 @@ def test_only_a_manager_that_is_notified_keeps_sockets(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("BOX-1")
-async def test_of_two_held_sockets_of_one_name_none_is_left_listening(manager: socket.socket, tmp_path: Path) -> None:
+async def test_neither_of_two_kept_sockets_with_one_name_is_left_listening(
+    manager: socket.socket, tmp_path: Path
+) -> None:
     older, newer = listener(tmp_path / "s"), socket.socket(socket.AF_UNIX)
     (tmp_path / "s").unlink()
     newer.bind(str(tmp_path / "s"))

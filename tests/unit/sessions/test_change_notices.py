@@ -33,7 +33,7 @@ async def edit(w: World, session: str, path: Path, text: str) -> str:
 
 @pytest.mark.requirement("NOT-1")
 @pytest.mark.requirement("NOT-2")
-async def test_who_read_a_file_is_told_when_another_changes_it(tmp_path: Path) -> None:
+async def test_a_reader_of_a_file_is_notified_of_changes_by_others(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer", "stranger", "lister", "late")
         path = tmp_path / "f.txt"
@@ -52,7 +52,7 @@ async def test_who_read_a_file_is_told_when_another_changes_it(tmp_path: Path) -
         assert await told(w, "reader", notice.seq) == []
 
 
-async def test_a_deletion_found_by_another_is_told(tmp_path: Path) -> None:
+async def test_a_deletion_found_by_another_session_is_notified(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "other")
         path = tmp_path / "f.txt"
@@ -161,7 +161,7 @@ async def test_notices_beyond_those_held_are_followed_by_the_newest_marked_as_mi
         assert (len(heard.notices), heard.missed[-1]) == (5, False)
 
 
-async def test_a_change_that_a_sandbox_was_not_sent_for_want_of_room_is_sent_later(tmp_path: Path) -> None:
+async def test_a_change_not_sent_to_a_full_sandbox_is_sent_later(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         path = tmp_path / "f.txt"
@@ -180,7 +180,7 @@ async def test_a_change_that_a_sandbox_was_not_sent_for_want_of_room_is_sent_lat
         assert len(heard.notices) == 2
 
 
-async def test_a_subscription_hears_of_what_is_read_after_it_began(tmp_path: Path) -> None:
+async def test_a_subscription_covers_files_read_after_its_start(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         heard = Heard()
@@ -217,7 +217,7 @@ async def test_a_version_of_a_past_time_is_a_notice_only_where_it_is_the_newest(
         assert heard.notices == await told(w, "reader")
 
 
-async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
+async def test_a_lost_read_causes_no_notices(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         heard = Heard()

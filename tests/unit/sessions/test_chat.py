@@ -123,7 +123,7 @@ async def test_a_segment_of_typed_events_shows_its_view_in_the_chat(tmp_path: Pa
 
 
 @pytest.mark.requirement("SES-20")
-async def test_what_a_message_carries_beside_its_text_counts_in_the_cache(tmp_path: Path) -> None:
+async def test_message_metadata_counts_towards_the_cache_limit(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         said = {"role": "user", "content": "x", "meta": {"raw": "y" * (RECENT_CHARS_MAX + 1)}}

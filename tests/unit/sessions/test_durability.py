@@ -10,7 +10,7 @@ from tests.unit.sessions.world import code_of, record, settled, world
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_lost_commit_takes_the_state_it_made_along(tmp_path: Path) -> None:
+async def test_a_lost_commit_discards_its_state(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         await record(w, "s1", "call-kept")
@@ -24,7 +24,7 @@ async def test_a_lost_commit_takes_the_state_it_made_along(tmp_path: Path) -> No
         assert after.session == before.session
 
 
-async def test_an_unanswered_write_of_a_session_is_never_shown_before_it_is_durable(tmp_path: Path) -> None:
+async def test_a_pending_write_of_a_session_is_never_shown_before_it_is_durable(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         first = await w.begin("toolcall.record", session="s1", id="call-1", tool="t", content="x")

@@ -69,7 +69,7 @@ async def test_pages_of_any_size_hold_every_record_once_and_in_order(at: World, 
 
 
 @pytest.mark.parametrize("pages", range(1, 11))
-async def test_what_comes_in_after_the_first_page_moves_nothing(at: World, pages: int) -> None:
+async def test_additions_after_the_first_page_move_nothing(at: World, pages: int) -> None:
     live, exports = await made(at, turns=2), Exports(at.store, at.sessions.guard)
     before = await whole(exports, live, 1)
     records, cursor = await exports.page(live, None, 1)
@@ -83,7 +83,7 @@ async def test_what_comes_in_after_the_first_page_moves_nothing(at: World, pages
     assert between == [*told(before)[:-2], "unsaid-1", "unsaid-1", "late", "late", "unsaid-0"]
 
 
-async def test_an_export_goes_on_once_its_session_was_loaded_again(at: World) -> None:
+async def test_an_export_continues_after_its_session_was_reloaded(at: World) -> None:
     live, exports = await made(at, turns=3), Exports(at.store, at.sessions.guard)
     before = await whole(exports, live, 2)
     records, cursor = await exports.page(live, None, 2)

@@ -194,7 +194,7 @@ async def told(world: World, session: str) -> list[tuple[int, str | None]]:
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-8")
 @pytest.mark.requirement("NOT-2")
-async def test_an_edit_that_is_reported_late_is_its_author_s_and_the_readers_are_told_so(tmp_path: Path) -> None:
+async def test_a_late_edit_report_makes_the_change_its_authors_and_notifies_readers(tmp_path: Path) -> None:
     async with found_by_a_tracker(tmp_path, "writer", "reader") as (world, file, id):
         heard: list[tuple[int, str | None]] = []
 
@@ -218,7 +218,7 @@ async def test_an_edit_that_is_reported_late_is_its_author_s_and_the_readers_are
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-8")
-async def test_only_the_first_who_reports_a_change_as_its_edit_has_it(tmp_path: Path) -> None:
+async def test_only_the_first_session_to_report_an_edit_is_its_author(tmp_path: Path) -> None:
     async with found_by_a_tracker(tmp_path, "writer", "reader", "other") as (world, file, id):
         for cause in ("read", "check"):
             seen = await world.call("file.index", session="reader", path=str(file), cause=cause)

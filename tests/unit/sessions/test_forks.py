@@ -65,9 +65,7 @@ async def step(w: World, rng: random.Random, session: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (3, 4, 5))])
-async def test_a_fork_is_what_its_parent_was_then_and_two_branches_never_see_each_other(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_a_fork_equals_its_parent_at_that_time_and_branches_are_isolated(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     wanted: dict[str, tuple[Any, ...]] = {}
     chats: dict[str, list[Any]] = {}
@@ -132,7 +130,7 @@ async def test_a_fork_writes_as_much_of_a_long_session_as_of_a_short_one(tmp_pat
         assert sizes[0] == sizes[1] == (1, 2)
 
 
-async def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
+async def test_invalid_forks_are_rejected(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "hi"))

@@ -15,7 +15,7 @@ DEPTH = 5_000
 
 
 @pytest.mark.requirement("SES-28")
-async def test_a_fork_of_a_fork_of_thousands_has_of_each_ancestor_what_all_between_have(tmp_path: Path) -> None:
+async def test_a_deep_fork_has_of_each_ancestor_the_part_shared_by_all_between(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         catalog = made.sessions.catalog
         for n in range(DEPTH):

@@ -31,7 +31,7 @@ async def test_turns_come_in_the_order_of_tickets_not_of_readiness() -> None:
 
 
 @pytest.mark.parametrize("given_up", [0, 1, 2])
-async def test_a_call_that_is_cancelled_anywhere_in_the_queue_holds_up_nobody(given_up: int) -> None:
+async def test_a_cancelled_call_anywhere_in_the_queue_does_not_block_the_others(given_up: int) -> None:
     lock, order = SessionLock(), []
     holding = Ticket(lock.queue).__enter__()
     scopes = [anyio.CancelScope() for _ in range(3)]

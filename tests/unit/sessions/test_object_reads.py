@@ -23,7 +23,7 @@ from tests.unit.sessions.world import CALLER, code_of, filled, record, say, worl
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_confined_look_ends_at_its_own_index(tmp_path: Path) -> None:
+async def test_a_confined_read_is_limited_to_its_own_index(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "b.txt").write_text("b")
     async with world(tmp_path / "state") as here:
@@ -43,7 +43,7 @@ async def test_a_confined_look_ends_at_its_own_index(tmp_path: Path) -> None:
         assert (await objects.version(confined, own[:12], NOW, content=True)).document.content == "a"
 
 
-async def test_a_confined_look_of_no_session_sees_nothing(tmp_path: Path) -> None:
+async def test_a_confined_read_without_a_session_sees_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     async with world(tmp_path / "state") as here:
         await here.call("session.create", session="one", agent="a")
@@ -85,7 +85,7 @@ async def test_chat_and_session_read_as_objects_of_any_time(tmp_path: Path) -> N
         assert [v.tx for v in (*page.versions, *rest.versions)] == [4, 2, 1]
 
 
-async def test_a_time_before_an_objects_first_version_is_told_apart_from_an_object_that_is_not_there(
+async def test_a_time_before_the_first_version_differs_from_a_missing_object(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path / "state") as w:
@@ -135,7 +135,7 @@ async def test_objects_are_listed_by_session_and_over_all(tmp_path: Path) -> Non
 
 
 @pytest.mark.requirement("SES-13")
-async def test_a_connection_bound_to_a_session_sees_only_what_that_session_knows(tmp_path: Path) -> None:
+async def test_a_connection_bound_to_a_session_sees_only_its_objects(tmp_path: Path) -> None:
     bound = msgspec.structs.replace(CALLER, capability="session", session="s1")
     async with world(tmp_path / "state") as w:
         for name in ("s1", "s2"):

@@ -36,7 +36,7 @@ async def test_a_session_is_written_by_operations_alone(tmp_path: Path) -> None:
         assert (view.session_index, view.pinned_set) == ((read.object, "c1"), ("c1",))
 
 
-async def test_an_operation_that_comes_again_under_its_id_is_answered_without_a_write(tmp_path: Path) -> None:
+async def test_a_repeated_operation_id_returns_the_result_without_a_write(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out", op_id="op")

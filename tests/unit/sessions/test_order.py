@@ -42,7 +42,7 @@ async def test_short_messages_and_views_of_a_session_in_memory_take_no_wait(tmp_
         assert (await settled(shown)).session.turn_count == (await settled(said)).turn == 1
 
 
-async def test_who_comes_while_another_holds_the_session_waits_for_its_turn(tmp_path: Path) -> None:
+async def test_a_call_waits_while_another_holds_the_session(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         turns: list[tuple[str, int]] = []

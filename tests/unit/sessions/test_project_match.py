@@ -32,14 +32,14 @@ TWO = [
 
 
 @pytest.mark.parametrize(("one", "other"), [case[1:] for case in ONE], ids=[case[0] for case in ONE])
-def test_one_project(one, other):
+def test_equal_projects_match(one, other):
     for at, session in ((one, other), (other, one)):
         wanted = ProjectFilter(at)
         assert wanted.passes(session) and not set(wanted.keys).isdisjoint(keys_of(session))
 
 
 @pytest.mark.parametrize(("one", "other"), [case[1:] for case in TWO], ids=[case[0] for case in TWO])
-def test_two_projects(one, other):
+def test_different_projects_do_not_match(one, other):
     assert not ProjectFilter(one).passes(other) and not ProjectFilter(other).passes(one)
 
 

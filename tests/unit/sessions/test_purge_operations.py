@@ -43,7 +43,7 @@ CALL = WriteRequest("object.purge", "host")
 
 
 @pytest.mark.requirement("HST-10")
-async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> None:
+async def test_a_purge_of_a_chat_owned_by_another_host_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "the secret"))
@@ -135,7 +135,7 @@ async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: 
 
 
 @pytest.mark.requirement("SES-28")
-async def test_a_fork_that_goes_on_while_the_prompt_it_began_with_is_purged_keeps_nothing_of_it(tmp_path: Path) -> None:
+async def test_a_fork_continued_during_a_purge_of_its_prompt_keeps_nothing_of_it(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "the secret"))
@@ -153,7 +153,7 @@ async def test_a_fork_that_goes_on_while_the_prompt_it_began_with_is_purged_keep
 
 @pytest.mark.requirement("SES-28")
 @pytest.mark.parametrize("what", ["chat:s1", "system_prompt:s1"])
-async def test_a_session_that_is_forked_while_what_it_begins_with_is_purged_has_nothing_of_it(
+async def test_a_session_forked_during_a_purge_of_its_prompt_has_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
@@ -225,7 +225,7 @@ async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path
         assert len(live.recent) == 11, "the purged event and those after it take 11 KB of 64"
 
 
-async def test_a_listing_bears_a_purge_without_messages_and_one_of_a_session_that_it_does_not_have(
+async def test_a_listing_tolerates_purges_without_messages_and_of_unknown_sessions(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path / "state") as w:
@@ -265,7 +265,7 @@ async def test_a_purge_that_the_store_refuses_counts_as_not_submitted(tmp_path: 
 
 
 @pytest.mark.requirement("EPO-9")
-async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
+async def test_a_text_rendered_from_an_entry_during_its_purge_is_purged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with household(tmp_path) as home:

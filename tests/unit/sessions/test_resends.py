@@ -104,7 +104,7 @@ async def test_an_operation_id_of_one_method_is_refused_by_another_of_equal_para
         assert again.pinned
 
 
-async def test_a_close_is_not_answered_with_the_pause_of_the_same_operation_id(tmp_path: Path) -> None:
+async def test_a_close_with_the_operation_id_of_a_pause_is_a_mismatch(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as here:
         await here.call("session.create", session="s", agent="a")
         await here.call("session.pause", session="s", op_id="op")
@@ -116,7 +116,7 @@ async def test_a_close_is_not_answered_with_the_pause_of_the_same_operation_id(t
 
 
 @pytest.mark.parametrize("cursor", ["9999999999999999999.1", "1.9999999999999999999", "9007199254740992.0"])
-async def test_a_cursor_beyond_every_number_is_refused_as_such(tmp_path: Path, cursor: str) -> None:
+async def test_a_cursor_with_a_huge_number_is_rejected_as_a_cursor(tmp_path: Path, cursor: str) -> None:
     async with world(tmp_path / "state") as here:
         await here.call("session.create", session="s", agent="a")
         with pytest.raises(CtxdError) as refused:
@@ -137,7 +137,7 @@ async def test_a_new_tool_call_of_a_session_in_memory_is_decided_without_waiting
         assert again == result
 
 
-async def test_a_new_tool_call_waits_for_who_holds_the_session(tmp_path: Path) -> None:
+async def test_a_new_tool_call_waits_for_the_holder_of_the_session(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as here:
         await here.call("session.create", session="s", agent="a")
         await until_whole(here)

@@ -10,7 +10,7 @@ from tests.unit.sessions.world import world
 pytestmark = pytest.mark.anyio
 
 
-async def test_activating_a_deleted_file_looks_whether_it_is_back(tmp_path: Path) -> None:
+async def test_activating_a_deleted_file_checks_whether_it_exists_again(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("first")
     async with world(tmp_path / "state") as here:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("BOX-9")
-async def test_the_first_sight_is_that_of_the_file_in_question(tmp_path: Path) -> None:
+async def test_the_first_observation_is_of_the_requested_file(tmp_path: Path) -> None:
     first, second = tmp_path / "first.txt", tmp_path / "second.txt"
     first.write_text("first")
     second.write_text("second")

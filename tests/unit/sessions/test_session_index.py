@@ -114,7 +114,7 @@ def test_the_pages_of_a_list_are_the_sessions_that_pass_in_order(changes, params
 
 
 @pytest.mark.requirement("LST-6")
-def test_a_page_looks_at_no_more_sessions_than_the_narrowest_filter_has(monkeypatch):
+def test_a_page_visits_only_sessions_of_the_narrowest_filter(monkeypatch):
     catalog = Catalog()
     for n in range(2000):
         project = Project(directory=f"/p{n % 100}", remotes=(f"h/o/p{n % 100}",), roots=(f"{n % 100:040d}",))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("SES-11")
-async def test_a_session_loaded_again_is_the_very_same(tmp_path: Path) -> None:
+async def test_a_reloaded_session_is_identical(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await filled(w, "s1", tmp_path)
         before = await w.call("session.get", session="s1")
@@ -105,7 +105,7 @@ async def test_the_segments_after_the_last_bundle_are_read_at_once_unless_they_a
         assert scans[0] == 1 and sum(scans[1:]) == 40 and 2 <= max(scans) <= 10
 
 
-async def test_a_session_that_goes_on_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
+async def test_a_session_growing_during_a_read_is_read_consistently(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
         await w.call("session.create", agent="a", session="s1")
         turns = 0
@@ -138,7 +138,7 @@ async def test_idle_sessions_are_unloaded_and_come_back_equal(tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.requirement("SES-11")
-async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_path: Path, seed: int) -> None:
+async def test_a_reloaded_session_equals_the_live_one_after_random_requests(tmp_path: Path, seed: int) -> None:
     """Requests at random, refused ones among them; what is in memory is held against what is stored."""
     rng = random.Random(seed)
     methods = ["activate", "deactivate", "pin", "unpin", "pool_add", "pool_remove"]
@@ -171,7 +171,7 @@ async def test_whatever_was_asked_a_session_loaded_again_is_the_live_one(tmp_pat
         assert 0 < refused < 350
 
 
-async def test_what_still_refers_to_an_unloaded_session_cannot_write_to_it(tmp_path: Path) -> None:
+async def test_a_reference_to_an_unloaded_session_cannot_write(tmp_path: Path) -> None:
     async with world(tmp_path / "state", live_max=1) as w:
         await w.call("session.create", agent="a", session="s0")
         live = await w.sessions.live("s0")

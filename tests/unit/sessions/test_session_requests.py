@@ -75,7 +75,7 @@ def test_files_never_collapse() -> None:
 
 
 @pytest.mark.requirement("COL-3")
-def test_an_explicit_deactivate_sticks() -> None:
+def test_an_explicit_deactivation_persists() -> None:
     state = SessionState()
     user(state)
     record(state, "call-1")
@@ -111,7 +111,7 @@ def test_activating_a_recent_tool_call_keeps_it_past_five_newer_ones() -> None:
     assert "call-kept" in state.active
 
 
-def test_a_window_of_none_shows_no_tool_call() -> None:
+def test_a_window_of_zero_shows_no_tool_call() -> None:
     state = SessionState()
     record(state, "call-1", window=Collapse(per_turn=0))
     assert list(state.pool) == ["call-1"]
@@ -133,7 +133,7 @@ def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
 @pytest.mark.requirement("SES-6")
 @pytest.mark.requirement("SES-7")
 @pytest.mark.requirement("OBJ-11")
-def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
+def test_requests_invalid_for_the_sets_are_rejected_with_a_specific_code() -> None:
     state = SessionState()
     apply(state, file_operations.discover_delta(state, [FILE]))
     assert code_of(activation_operations.deactivate_delta, state, FILE) == "not_active"

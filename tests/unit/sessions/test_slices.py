@@ -35,7 +35,7 @@ async def read_and_left(w: World, folder: Path, *, state: str) -> list[str]:
 
 
 @pytest.mark.parametrize("state", ["active", "paused"])
-async def test_a_resume_tells_of_all_slices_and_is_answered_again_as_it_was(tmp_path: Path, state: str) -> None:
+async def test_a_resume_reports_all_slices_and_a_repeat_returns_the_same(tmp_path: Path, state: str) -> None:
     async with world(tmp_path / "state") as w:
         ids = await read_and_left(w, tmp_path, state=state)
         resumed = await w.call("session.resume", session="s", op_id="op")

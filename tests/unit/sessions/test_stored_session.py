@@ -117,7 +117,7 @@ def test_operations_of_one_segment_are_applied_in_their_order() -> None:
 
 
 @pytest.mark.requirement("DUR-13")
-def test_a_program_of_version_1_takes_no_newer_segment_for_an_empty_one() -> None:
+def test_a_newer_segment_is_not_empty_to_a_version_1_program() -> None:
     class Delta(msgspec.Struct):
         v: tuple[str, ...] = ()
 

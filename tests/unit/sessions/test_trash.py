@@ -45,7 +45,7 @@ async def begun(w: World, *sessions: str) -> None:
         await w.call("session.create", agent="a", session=session)
 
 
-async def test_a_collection_empties_what_was_removed_long_ago_and_retires_what_is_idle(tmp_path: Path) -> None:
+async def test_a_collection_empties_old_removed_sessions_and_retires_idle_ones(tmp_path: Path) -> None:
     clock = Calendar()
     async with world(tmp_path / "state", clock=clock) as w:
         await begun(w, "old", "idle", "fresh")
@@ -106,7 +106,7 @@ async def test_all_of_an_emptied_session_is_gone_and_its_id_stays_taken(tmp_path
         assert said not in raw
 
 
-async def test_what_others_reach_stays(tmp_path: Path) -> None:
+async def test_objects_shared_with_other_sessions_are_kept(tmp_path: Path) -> None:
     clock = Calendar()
     path = tmp_path / "shared.txt"
     path.write_text("shared text")
@@ -177,7 +177,7 @@ async def test_a_session_in_use_is_not_retired(tmp_path: Path) -> None:
         assert await gc(w) == {"followed": ("retired", None), "boxed": ("retired", None)}
 
 
-async def test_a_collection_goes_on_behind_its_cursor(tmp_path: Path) -> None:
+async def test_a_collection_continues_after_its_cursor(tmp_path: Path) -> None:
     clock = Calendar()
     async with world(tmp_path / "state", clock=clock) as w:
         names = [f"s{n}" for n in range(5)]

@@ -23,7 +23,7 @@ async def heads(w: World, tx: int | None) -> list[str]:
 
 
 @pytest.mark.requirement("REV-3")
-async def test_a_turn_ends_before_the_next_begins_whatever_is_written_between(tmp_path: Path) -> None:
+async def test_a_turn_ends_before_the_next_begins_despite_writes_between(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         assert await turn(w) == (0, None), "the newest turn has no end"
@@ -57,7 +57,7 @@ async def test_turns_of_one_write_end_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("REV-3")
-async def test_the_turn_at_a_time_is_the_one_that_was_under_way(tmp_path: Path) -> None:
+async def test_the_turn_at_a_time_is_the_one_running_then(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s")
         for number in range(20):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
         ("close", "paused", "closed"),
     ],
 )
-async def test_a_session_arrives_in_the_state_that_was_asked_for_but_a_closed_one_stays_closed(
+async def test_a_session_arrives_in_the_requested_state_but_a_closed_one_stays_closed(
     tmp_path: Path, before: str, asked: str | None, after: str
 ) -> None:
     async with two(tmp_path) as (a, b):
@@ -50,7 +50,7 @@ async def test_a_row_takes_no_more_than_its_bound_unless_one_group_alone_exceeds
         assert await b.shown() == await a.shown()
 
 
-async def test_each_record_is_looked_through_once_whatever_the_number_of_files(tmp_path: Path) -> None:
+async def test_each_record_is_inspected_once_for_any_number_of_files(tmp_path: Path) -> None:
     looks: list[str] = []
 
     class Payload(dict[str, object]):

@@ -26,14 +26,14 @@ def test_a_lease_expires_when_it_was_seen_unchanged_for_its_length():
     assert observer.left_s("a", 115.0) == 0
 
 
-def test_a_lease_that_changed_begins_anew():
+def test_a_changed_lease_restarts():
     observer = LeaseObserver(LEASE_S)
     observer.see([("a", 7)], 100.0)
     observer.see([("a", 8)], 110.0)
     assert observer.left_s("a", 115.0) == 10
 
 
-def test_a_lease_never_seen_begins_when_it_is_asked_for():
+def test_an_unseen_lease_starts_when_it_is_queried():
     observer = LeaseObserver(LEASE_S)
     assert observer.left_s("a", 100.0) == LEASE_S
     assert observer.left_s("a", 115.0) == 0
@@ -41,7 +41,7 @@ def test_a_lease_never_seen_begins_when_it_is_asked_for():
 
 @pytest.mark.requirement("HST-3")
 @given(start=st.floats(0, 1e6), steps=st.lists(st.floats(0.01, LEASE_S - 0.01), max_size=30))
-def test_a_holder_that_renews_in_time_is_never_taken_for_dead(start, steps):
+def test_a_holder_renewing_in_time_is_never_considered_dead(start, steps):
     observer, now = LeaseObserver(LEASE_S), start
     for beat, step in enumerate(steps):
         observer.see([("a", beat)], now)
@@ -160,7 +160,7 @@ class Lagging(MemoryNode):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("HST-3")
-async def test_a_host_that_renews_is_not_taken_for_dead_by_one_that_looked_away():
+async def test_a_renewing_host_is_not_considered_dead_by_a_stalled_observer():
     """The observer or its node stood still: it has seen the lease unchanged, but has not looked."""
     theirs, clock = MemoryNode(), StandingClock()
     node = Lagging(theirs)

@@ -96,7 +96,7 @@ async def test_a_commit_whose_id_is_anothers_here_gets_a_longer_one_and_its_chai
 
 
 @pytest.mark.requirement("HST-14")
-async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_the_same_tip(
+async def test_an_interrupted_import_resumes_with_each_commit_once_from_the_same_tip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ctxd.sharing.commit_rewriter.DELTA_TOKENS_AHEAD", 0)
@@ -127,7 +127,7 @@ async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_t
 
 
 @pytest.mark.requirement("HST-14")
-async def test_the_trips_of_an_import_do_not_grow_with_its_commits(tmp_path: Path) -> None:
+async def test_the_round_trips_of_an_import_do_not_grow_with_its_commits(tmp_path: Path) -> None:
     """A trip to the node takes milliseconds: one for each delta was half a minute for a long chain."""
     trips: list[int] = []
     async with household(tmp_path / "a") as a, household(tmp_path / "b") as b, household(tmp_path / "c") as c:
@@ -188,7 +188,7 @@ class _Ends:
 
 
 @pytest.mark.requirement("HST-15")
-async def test_a_fork_of_a_fork_goes_there_and_back_with_what_it_shares(tmp_path: Path) -> None:
+async def test_a_fork_of_a_fork_moves_there_and_back_with_its_shared_parts(tmp_path: Path) -> None:
     async with household(tmp_path / "a") as a, household(tmp_path / "b") as b:
         await a.world.call("session.create", agent="a", session="s", system_prompt="be good")
         for n in range(40):

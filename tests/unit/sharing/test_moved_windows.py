@@ -36,7 +36,7 @@ async def request(
 
 
 @pytest.mark.requirement("HST-1")
-async def test_a_window_goes_on_elsewhere_byte_for_byte_with_its_prompt_files_and_tools(tmp_path: Path) -> None:
+async def test_a_window_continues_on_another_host_byte_for_byte_with_prompt_files_and_tools(tmp_path: Path) -> None:
     (tmp_path / "1.py").write_text("one")
     tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
     async with two(tmp_path) as (a, b):
@@ -68,7 +68,7 @@ async def test_a_window_goes_on_elsewhere_byte_for_byte_with_its_prompt_files_an
 
 @pytest.mark.requirement("EPO-13")
 @pytest.mark.parametrize("name", ["s1", "branch"])
-async def test_a_session_moves_with_its_entries_and_with_what_its_model_believes(tmp_path: Path, name: str) -> None:
+async def test_a_session_moves_with_its_entries_and_its_models_beliefs(tmp_path: Path, name: str) -> None:
     tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")

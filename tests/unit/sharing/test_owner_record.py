@@ -54,7 +54,7 @@ STEPS = st.lists(
 @pytest.mark.requirement("HST-2")
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_two_hosts_never_both_write_a_session_whatever_they_believe(steps):
+def test_two_hosts_never_both_write_a_session(steps):
     log = Log()
     views: dict[str, Owner | None] = dict.fromkeys(HOSTS)
     sent: dict[str, list[tuple[list[Op], str | None]]] = {host: [] for host in HOSTS}
@@ -80,7 +80,7 @@ def test_two_hosts_never_both_write_a_session_whatever_they_believe(steps):
     assert all(len(writers) == 1 for writers in holders.values())
 
 
-def test_of_two_that_claim_the_same_only_one_has_it():
+def test_only_one_of_two_concurrent_claims_succeeds():
     log = Log()
     resting = owner_record.released(owner_record.first("a"))
     log.take(owner_record.change(SESSION, None, owner_record.first("a")), "a")
@@ -102,7 +102,7 @@ def test_an_owner_s_late_rows_fail_even_if_it_comes_to_own_the_session_again():
     assert not log.take(late, "a")
 
 
-def test_who_dies_while_taking_a_session_in_is_not_taken_for_its_source():
+def test_a_host_that_dies_while_importing_a_session_is_not_its_source():
     old = owner_record.first("a")
     half = owner_record.claimed(old, "b")
     assert (old.token, half.token, owner_record.claimed(half, "c").token) == (1, 2, 3)
@@ -123,5 +123,5 @@ def test_only_a_released_an_own_or_an_expired_session_may_be_claimed():
         Owner, writer=st.text(), token=st.integers(1, 2**40), released=st.booleans(), source=st.none() | st.text()
     )
 )
-def test_an_owner_comes_back_from_its_document(owner):
+def test_an_owner_round_trips_through_its_document(owner):
     assert owner_record.from_doc(owner_record.to_doc(SESSION, owner)) == owner

@@ -86,7 +86,7 @@ async def claim(node: MemoryNode, writer: str) -> None:
     assert await node.committed(tx_id, timeout_s=1)
 
 
-async def test_the_first_rows_of_a_session_make_it_their_writer_s(tmp_path, node):
+async def test_the_first_rows_of_a_session_make_their_writer_its_owner(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0)))
         a.submit(write(document("call-1", "out"), segment(1)))
@@ -94,7 +94,7 @@ async def test_the_first_rows_of_a_session_make_it_their_writer_s(tmp_path, node
         assert await owner(node) == Owner(writer=a.writer, token=1)
 
 
-async def test_a_pause_gives_it_up_and_going_on_takes_it_back(tmp_path, node):
+async def test_a_pause_releases_the_session_and_a_resume_reclaims_it(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0)))
         await level(a)
@@ -106,7 +106,7 @@ async def test_a_pause_gives_it_up_and_going_on_takes_it_back(tmp_path, node):
         assert await owner(node) == Owner(writer=a.writer, token=2)
 
 
-async def test_what_was_taken_up_again_before_the_pause_got_there_is_not_given_up(tmp_path, node):
+async def test_a_session_resumed_before_its_pause_was_projected_is_not_released(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         node.down = True
         a.submit(write(head(), segment(0)))
@@ -121,7 +121,7 @@ async def test_what_was_taken_up_again_before_the_pause_got_there_is_not_given_u
             assert not (await owner(node)).released
 
 
-async def test_late_rows_of_a_lost_session_stay_out_and_everything_else_goes_on(tmp_path, node):
+async def test_late_rows_of_a_lost_session_stay_out_and_other_rows_are_projected(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0)))
         await level(a)
@@ -203,7 +203,7 @@ async def said_at(node: MemoryNode) -> list[str]:
 
 
 @pytest.mark.requirement("HST-10")
-async def test_a_purge_of_what_was_said_takes_it_from_the_node_while_the_session_is_here(tmp_path, node):
+async def test_a_purge_of_an_owned_session_removes_its_messages_from_the_node(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0, said="secret")))
         a.submit(write(head("paused")))
@@ -219,7 +219,7 @@ async def test_a_purge_of_what_was_said_takes_it_from_the_node_while_the_session
 
 
 @pytest.mark.requirement("HST-10")
-async def test_a_purge_of_what_was_said_erases_nothing_of_a_session_that_is_another_hosts(tmp_path, node):
+async def test_a_purge_of_a_session_owned_by_another_host_erases_nothing_on_the_node(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0, said="secret")))
         await level(a)
@@ -237,7 +237,7 @@ async def test_a_purge_of_what_was_said_erases_nothing_of_a_session_that_is_anot
     assert found.equal and found.problems == []
 
 
-async def test_an_owner_that_changes_under_a_batch_is_no_fault_of_its_row(tmp_path, node):
+async def test_an_owner_change_during_a_batch_quarantines_no_row(tmp_path, node):
     async with host(tmp_path / "a", node) as a:
         a.submit(write(head(), segment(0)))
         await level(a)
@@ -252,7 +252,7 @@ async def test_an_owner_that_changes_under_a_batch_is_no_fault_of_its_row(tmp_pa
     assert found.problems == []
 
 
-async def test_a_text_that_another_host_evicted_is_put_again_by_whoever_says_it_later(tmp_path, node):
+async def test_a_text_evicted_by_another_host_is_put_again_by_its_next_writer(tmp_path, node):
     async with host(tmp_path / "a", node) as a, host(tmp_path / "b", node) as b:
         b.submit(write(document("told-b", "said by both", tool="x"), session=None))
         a.submit(write(document("told-a", "said by both", tool="x"), session=None))

@@ -28,7 +28,7 @@ async def losing(root: Path) -> AsyncIterator[tuple[World, OwnershipLoss, Owners
         yield w, loss, ownership
 
 
-async def test_a_session_that_another_host_claimed_takes_no_writes_even_where_it_is_in_memory(tmp_path: Path) -> None:
+async def test_a_session_claimed_by_another_host_rejects_writes_even_in_memory(tmp_path: Path) -> None:
     async with losing(tmp_path) as (w, loss, _):
         live = await w.sessions.live("s")
         loss.refuse_writes("s", "b")
@@ -38,7 +38,7 @@ async def test_a_session_that_another_host_claimed_takes_no_writes_even_where_it
         assert await code_of(record(w, "s", "call")) == "session_owned_elsewhere"
 
 
-async def test_whose_writes_are_refused_already_stays_with_the_host_that_has_it(tmp_path: Path) -> None:
+async def test_a_session_already_refused_stays_with_its_first_new_host(tmp_path: Path) -> None:
     async with losing(tmp_path) as (w, loss, _):
         loss.refuse_writes("s", "b")
         live = await w.sessions.live("s")

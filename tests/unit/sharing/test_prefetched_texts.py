@@ -51,7 +51,7 @@ async def test_texts_that_were_used_or_passed_over_are_not_held() -> None:
 
 
 @pytest.mark.requirement("HST-11")
-async def test_a_purged_text_is_asked_for_once() -> None:
+async def test_a_purged_text_is_fetched_once() -> None:
     origin = Origin()
     texts = PrefetchedTexts(origin.contents, ["a", "purged", "b"])
     assert await texts.of(["a", "purged"]) == {"a": "a"}
@@ -60,7 +60,7 @@ async def test_a_purged_text_is_asked_for_once() -> None:
 
 
 @pytest.mark.requirement("HST-11")
-async def test_few_rows_wait_for_the_disk_also_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
+async def test_few_rows_wait_for_the_disk_even_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_copy, "WAITING_MAX", 8)
     waiting: list[int] = []
 

@@ -35,7 +35,7 @@ def mine(id: str) -> Doc:
 
 
 @pytest.mark.parametrize("payload", ["text", ["w"], 5, None, {"writer": "w"}, {"writer": "w", "tx": "1", "tx_time": 1}])
-async def test_a_document_that_ctxd_does_not_write_is_corrupt_or_nobodys(payload):
+async def test_a_document_not_written_by_ctxd_is_corrupt(payload):
     id = "segment:a#0000000000"
     origin = await origin_of(PutDoc({"xt/id": id, "type": "t", "payload": payload}, 5))
     for call in (lambda: origin.newest([id]), lambda: origin.scan("segment:a#"), lambda: origin.history(id)):
@@ -101,7 +101,7 @@ async def test_versions_below_those_of_another_host_are_read_at_once():
     assert most == HISTORIES_AT_ONCE
 
 
-async def test_an_object_that_another_host_is_purging_is_read_later():
+async def test_an_object_being_purged_by_another_host_is_read_later():
     origin = await origin_of(PutDoc(purged_mark("a"), FIXED_VALID_TIME))
     with pytest.raises(CtxdError) as error:
         await origin.newest(["a"])

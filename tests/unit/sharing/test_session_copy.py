@@ -112,7 +112,7 @@ async def test_a_session_taken_in_has_the_same_sets_chat_and_bytes(tmp_path: Pat
     verified(tmp_path / "b")
 
 
-async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> None:
+async def test_a_long_session_keeps_its_bundles_and_continues(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         for n in range(600):
@@ -213,7 +213,7 @@ async def test_an_object_whose_text_was_purged_elsewhere_is_purged_and_the_rest_
     verified(tmp_path / "b")
 
 
-async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> None:
+async def test_a_session_continues_on_another_host_and_comes_back(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         texts = await lived(a, tmp_path / "files")
         await b.take(a)
@@ -241,7 +241,7 @@ async def test_a_session_that_has_a_bundle_can_be_loaded_after_its_return(tmp_pa
     verified(tmp_path / "a")
 
 
-async def test_what_was_written_here_meanwhile_does_not_survive_a_return(tmp_path: Path) -> None:
+async def test_local_writes_during_an_absence_do_not_survive_a_return(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await lived(a, tmp_path / "files")
         await b.take(a)
@@ -270,7 +270,7 @@ async def test_a_branch_has_all_that_its_session_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("HST-6")
-async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(tmp_path: Path) -> None:
+async def test_a_tool_call_with_a_taken_id_gets_another_id_and_is_shown_as_before(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         await say(a.w, "s1", ("user", "go"))
@@ -297,7 +297,9 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
 
 
 @pytest.mark.requirement("HST-1")
-async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: Path, monkeypatch) -> None:
+async def test_a_partially_imported_session_is_not_listed_and_can_be_imported_again(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD", 1)
     monkeypatch.setattr("ctxd.sharing.prefetched_texts.TEXTS_AHEAD_MAX", 1)
     async with two(tmp_path) as (a, b):
@@ -360,7 +362,7 @@ async def rows_of(each: Host) -> int:
 
 
 @pytest.mark.requirement("HST-11")
-async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: Path) -> None:
+async def test_a_returning_session_is_copied_from_its_point_of_departure(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await lived(a, tmp_path / "files")
         for n in range(200):
@@ -382,7 +384,7 @@ async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: 
 
 
 @pytest.mark.requirement("HST-11")
-async def test_a_row_takes_texts_up_to_its_limit_whatever_the_number_of_its_objects(tmp_path: Path) -> None:
+async def test_a_row_takes_texts_up_to_its_limit_for_any_number_of_objects(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         for n in range(60):
@@ -445,7 +447,7 @@ async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path
 
 
 @pytest.mark.requirement("HST-4")
-async def test_what_was_fenced_is_written_again_also_where_the_other_host_wrote_the_same(tmp_path: Path) -> None:
+async def test_fenced_rows_are_written_again_even_if_the_other_host_wrote_the_same(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         await record(a.w, "s1", "t0")

@@ -94,7 +94,7 @@ async def test_all_claims_are_looked_up_in_one_request(tmp_path, node):
 
 
 @pytest.mark.requirement("HST-13")
-async def test_a_claim_that_never_took_place_is_not_looked_up_for_ever(tmp_path, node, monkeypatch):
+async def test_a_claim_that_never_took_place_is_not_looked_up_forever(tmp_path, node, monkeypatch):
     monkeypatch.setattr(session_ownership, "CLAIM_LATE_S", 0.05)
     async with claiming(tmp_path, node, "s1") as host:
         await until(lambda: node.looks)
@@ -167,7 +167,7 @@ async def test_a_resume_that_waits_too_long_for_a_claim_names_cause_and_remedy(t
     ("owner", "state", "goes_on"),
     [(None, "active", True), (None, "paused", False), ("mine", "paused", True), ("theirs", "active", False)],
 )
-async def test_without_its_node_a_host_goes_on_with_sessions_that_it_has_not_given_up(
+async def test_without_its_node_a_host_continues_only_sessions_it_has_not_released(
     tmp_path, node, owner, state, goes_on
 ):
     async with world(tmp_path) as w:

@@ -35,6 +35,6 @@ def test_the_kernel_takes_a_list_and_gives_the_same_back(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "raw", [b"", b"\2\0\0", b"\1\0\0\0", user_rights.packed(ENTRIES)[:-1], b"\3" + user_rights.packed(ENTRIES)[1:]]
 )
-def test_a_list_of_another_form_is_not_taken_for_an_empty_one(raw: bytes) -> None:
+def test_an_acl_of_unknown_form_is_not_read_as_empty(raw: bytes) -> None:
     with pytest.raises(ValueError, match="unknown form"):
         user_rights.unpacked(raw)

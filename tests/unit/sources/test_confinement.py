@@ -43,7 +43,7 @@ def refusal_of(confined: Confinement, path: Path) -> int | None:
 
 
 @pytest.mark.requirement("BOX-7")
-def test_only_what_is_below_a_confined_directory_is_confined(top: Path) -> None:
+def test_only_paths_below_a_confined_directory_are_confined(top: Path) -> None:
     confined = Confinement()
     confined.confine(f"{top}/box")
     assert confined.holds(f"{top}/box/file")
@@ -55,7 +55,7 @@ def test_only_what_is_below_a_confined_directory_is_confined(top: Path) -> None:
 
 
 @pytest.mark.requirement("BOX-7")
-def test_of_directories_within_each_other_every_one_counts(top: Path) -> None:
+def test_all_nested_confined_directories_apply(top: Path) -> None:
     confined = Confinement()
     confined.confine(f"{top}/box/inner", view_of(top, "data0"))
     confined.confine(f"{top}/data0", view_of(top, "data0"))
@@ -115,7 +115,7 @@ def open_paths() -> Iterator[str]:
 
 
 @pytest.mark.requirement("BOX-7")
-def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_later_view_leaves_no_descriptor_open(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     confined = Confinement()
     for name in ("/x", "/y"):
         confined.confine(f"{top}/box", ((name, f"{top}/box"),))

@@ -51,14 +51,14 @@ def test_one_repository_has_one_address(url):
         ("gh:o/r", "gh/o/r"),
     ],
 )
-def test_other_addresses_keep_what_tells_them_apart(url, expected):
+def test_other_addresses_keep_their_distinguishing_parts(url, expected):
     assert normal_remote(url, "/src/work") == expected
 
 
 @pytest.mark.parametrize(
     "url", ["", " ", "ext::sh -c evil", "fd::7", "https://", "https:///", "git@host:", "/", "a\x1b[2Jb"]
 )
-def test_what_names_no_place_is_no_address(url):
+def test_a_url_without_a_place_is_not_an_address(url):
     assert normal_remote(url) is None
 
 
@@ -67,6 +67,6 @@ def test_an_address_beyond_the_bound_is_not_kept():
 
 
 @given(st.text(max_size=80), st.sampled_from(["", "https://u:hunter2@", "ssh://hunter2@", "hunter2@host:", "x::"]))
-def test_no_text_fails_and_no_credential_stays(text, start):
+def test_every_text_is_accepted_and_no_credential_is_kept(text, start):
     found = normal_remote(start + text.replace("hunter2", ""))
     assert found is None or ("hunter2" not in found and found.isprintable())

@@ -58,7 +58,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.requirement("FS-9")
-async def test_what_hangs_is_given_up_and_the_rest_is_looked_at(world: World) -> None:
+async def test_a_hanging_lookup_is_abandoned_and_the_others_complete(world: World) -> None:
     began = time.monotonic()
     assert await world.ask("/a", "/far/b", "/c", "/far/d") == ["/A", "/far/b hangs", "/C", "/far/d hangs"]
     assert time.monotonic() - began >= HANGS_S
@@ -67,7 +67,7 @@ async def test_what_hangs_is_given_up_and_the_rest_is_looked_at(world: World) ->
 
 
 @pytest.mark.requirement("FS-9")
-async def test_nobody_waits_for_a_mount_of_others_that_hangs(tmp_path: Path) -> None:
+async def test_lookups_do_not_wait_for_another_hanging_mount(tmp_path: Path) -> None:
     # Longer than a busy machine takes for what is looked at meanwhile.
     world, given_up = World(tmp_path, hangs_s=4.0), list[str]()
 
@@ -85,7 +85,7 @@ async def test_nobody_waits_for_a_mount_of_others_that_hangs(tmp_path: Path) -> 
 
 @pytest.mark.requirement("FS-9")
 @pytest.mark.parametrize("path", ["/far", "/far/.", "/far/x"])
-async def test_a_mount_point_is_asked_about_by_no_more_at_once_than_what_is_below_it(world: World, path: str) -> None:
+async def test_a_mount_point_and_paths_below_it_share_one_lookup_limit(world: World, path: str) -> None:
     world.stuck = ("/far",)
     async with anyio.create_task_group() as group:
         for _ in range(30):
@@ -98,7 +98,7 @@ async def test_a_mount_point_is_asked_about_by_no_more_at_once_than_what_is_belo
 
 
 @pytest.mark.requirement("FS-9")
-async def test_what_hangs_is_not_tried_again_until_it_is_back(world: World) -> None:
+async def test_a_hanging_mount_is_not_retried_until_it_recovers(world: World) -> None:
     await world.ask("/far/a")
     assert await world.ask("/far/b") == ["/far/b hangs"]
     assert world.looked == ["/far/a"]
@@ -108,13 +108,13 @@ async def test_what_hangs_is_not_tried_again_until_it_is_back(world: World) -> N
 
 
 @pytest.mark.requirement("FS-9")
-async def test_on_the_roots_own_mount_only_what_is_beside_it_counts_as_hanging(world: World) -> None:
+async def test_on_the_root_mount_only_siblings_of_a_hanging_path_count_as_hanging(world: World) -> None:
     assert await world.ask("/etc/odd/a") == ["/etc/odd/a hangs"]
     assert await world.ask("/etc/odd/b", "/etc/a", "/home/a") == ["/etc/odd/b hangs", "/ETC/A", "/HOME/A"]
 
 
 @pytest.mark.requirement("FS-9")
-async def test_what_hangs_in_the_root_directory_is_only_itself(world: World) -> None:
+async def test_a_hanging_entry_of_the_root_directory_affects_only_itself(world: World) -> None:
     world.stuck = ("/odd",)
     assert await world.ask("/odd") == ["/odd hangs"]
     assert await world.ask("/odd/a", "/home/a", "/far/a", "/a") == ["/odd/a hangs", "/HOME/A", "/FAR/A", "/A"]
@@ -171,7 +171,7 @@ def linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 @pytest.mark.requirement("FS-9")
 @pytest.mark.parametrize("form", ["link/d{}", "link/d{}/.", "link/d{}/file"])
-async def test_what_hangs_behind_a_symlink_hangs_once_for_all_that_is_behind_it(linked: Linked, form: str) -> None:
+async def test_a_hung_symlink_target_is_probed_once(linked: Linked, form: str) -> None:
     running = threading.active_count()
     siblings = [form.format(number) for number in range(10)]
     assert await linked.ask(*siblings, "beside", "near/file") == [False] * 10 + [True, True]
@@ -181,7 +181,7 @@ async def test_what_hangs_behind_a_symlink_hangs_once_for_all_that_is_behind_it(
 
 
 @pytest.mark.requirement("FS-9")
-async def test_what_other_symlinks_lead_to_on_a_mount_that_hangs_is_not_looked_at(linked: Linked) -> None:
+async def test_symlinks_into_a_hanging_mount_are_not_followed(linked: Linked) -> None:
     names = ["file", *(f"file{number}" for number in range(10))]
     for name in names:
         (linked.home / name).symlink_to(linked.far / "file")
@@ -201,7 +201,7 @@ async def test_lookups_behind_a_symlink_do_not_make_those_beside_it_fail(linked:
     assert len(linked.looked) <= 2 * COUNT + 1
 
 
-async def test_a_way_goes_as_the_kernel_does_and_ends_where_links_go_in_circles(tmp_path: Path) -> None:
+async def test_path_walking_resolves_symlinks_and_stops_at_loops(tmp_path: Path) -> None:
     top = tmp_path.resolve()
     (top / "a/b").mkdir(parents=True)
     (top / "a/up").symlink_to("b/../../c//./")
@@ -216,7 +216,7 @@ async def test_a_way_goes_as_the_kernel_does_and_ends_where_links_go_in_circles(
 
 
 @pytest.mark.requirement("FS-9")
-async def test_very_many_that_wait_for_one_mount_ask_no_more_often_what_is_mounted(
+async def test_many_lookups_waiting_for_one_mount_do_not_reread_mountinfo(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -230,7 +230,7 @@ async def test_very_many_that_wait_for_one_mount_ask_no_more_often_what_is_mount
 
 
 @pytest.mark.requirement("FS-9")
-async def test_whoever_gives_up_leaves_no_thread_uncounted(world: World) -> None:
+async def test_a_cancelled_caller_leaves_no_thread_uncounted(world: World) -> None:
     for number in range(10):
         with anyio.move_on_after(0.005):
             await world.ask(f"/far/{number}")
@@ -243,7 +243,7 @@ class Unusual(BaseException):
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError, Unusual])
-async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World, bug: type[BaseException]) -> None:
+async def test_an_exception_of_a_slow_lookup_is_raised(world: World, bug: type[BaseException]) -> None:
     def fails(path: str) -> str:
         world.look(path)
         raise bug
@@ -261,7 +261,7 @@ async def test_what_a_look_raises_is_raised_also_when_it_took_long(world: World,
 
 
 @pytest.mark.requirement("FS-9")
-async def test_what_no_thread_can_be_started_for_does_not_count_as_hanging(
+async def test_a_lookup_without_a_thread_does_not_count_as_hanging(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -279,7 +279,7 @@ async def test_what_no_thread_can_be_started_for_does_not_count_as_hanging(
 
 
 @pytest.mark.requirement("FS-9")
-async def test_whoever_gives_up_before_a_thread_begins_keeps_nobody_waiting(world: World) -> None:
+async def test_a_lookup_cancelled_before_its_thread_starts_blocks_no_other(world: World) -> None:
     world.let_go()
     for turns in (*range(8), *range(8)):
         async with anyio.create_task_group() as group:

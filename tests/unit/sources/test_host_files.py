@@ -163,13 +163,13 @@ async def test_a_file_of_proc_is_read_though_its_size_is_zero(tree: RealTree) ->
 
 
 @pytest.mark.anyio
-async def test_a_file_that_tells_a_smaller_size_than_it_has_is_still_bounded(tree: RealTree) -> None:
+async def test_a_file_reporting_too_small_a_size_is_still_bounded(tree: RealTree) -> None:
     small = HostFiles(tree.clock, bytes_max=100)
     assert isinstance(await small.read(at("/proc/self/status")), OverLimit)
 
 
 @pytest.mark.anyio
-async def test_a_directory_that_is_swapped_for_a_symlink_leads_nowhere(tree: RealTree) -> None:
+async def test_a_directory_swapped_for_a_symlink_is_not_followed(tree: RealTree) -> None:
     tree.write("outside/a", b"secret")
     tree.write("box/dir/a", b"own")
     tree.source.confinement.confine(tree.path("box"))
@@ -199,7 +199,7 @@ async def test_symlinks_are_followed(tree: RealTree) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("IDX-7")
-async def test_a_symlink_that_leads_nowhere_is_no_deletion(tree: RealTree) -> None:
+async def test_a_dangling_symlink_is_not_a_deletion(tree: RealTree) -> None:
     os.symlink("nowhere", tree.path("dangling"))
     assert await tree.read("dangling") == Missing(False)
 
@@ -282,9 +282,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
 
 
 @pytest.mark.anyio
-async def test_a_file_that_never_keeps_still_is_reported_as_busy(
-    tree: RealTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_constantly_changing_file_is_reported_as_busy(tree: RealTree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write("a", b"text")
     grow_during_reading(monkeypatch, tree.path("a"), 1000)
     assert await tree.read("a") == Unreadable(errno.EAGAIN)
@@ -317,7 +315,7 @@ async def test_a_cancelled_reader_does_not_wait_for_a_mount_that_hangs(tree: Rea
 
 @pytest.mark.anyio
 @pytest.mark.requirement("FS-9")
-async def test_a_directory_that_leads_to_a_mount_that_hangs_says_nothing_of_its_neighbours(
+async def test_a_directory_on_a_hanging_mount_does_not_affect_its_neighbours(
     tree: RealTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.write("near/a", b"text")

@@ -72,7 +72,7 @@ async def test_a_submodule_is_a_project_of_its_own(tmp_path):
 
 
 @pytest.mark.requirement("LST-2")
-async def test_what_a_clone_changes_of_history_changes_no_root(tmp_path):
+async def test_shallow_replaced_and_grafted_history_changes_no_root(tmp_path):
     root = repository(tmp_path / "full")
     head = git(tmp_path / "full", "rev-parse", "HEAD")
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{tmp_path}/full", "shallow")
@@ -97,7 +97,7 @@ async def test_every_root_of_a_history_counts_in_order(tmp_path):
 
 
 @pytest.mark.requirement("LST-1")
-async def test_what_changes_in_a_repository_is_seen(tmp_path):
+async def test_changes_in_a_repository_are_noticed(tmp_path):
     top = tmp_path / "new"
     top.mkdir()
     lookup = ProjectLookup()
@@ -111,7 +111,7 @@ async def test_what_changes_in_a_repository_is_seen(tmp_path):
 
 
 @pytest.mark.requirement("LST-3")
-async def test_nothing_of_a_hostile_repository_runs(tmp_path):
+async def test_no_code_of_a_hostile_repository_is_executed(tmp_path):
     root = repository(tmp_path / "full")
     git(tmp_path / "full", "config", "uploadpack.allowFilter", "true")
     (tmp_path / "full" / "file").write_text("x")
@@ -182,7 +182,7 @@ async def test_a_damaged_repository_counts_as_a_directory(tmp_path):
 
 
 @pytest.mark.requirement("LST-3")
-async def test_file_systems_that_hang_hold_nobody_up(tmp_path, monkeypatch):
+async def test_hanging_filesystems_do_not_block_lookups(tmp_path, monkeypatch):
     hangs, ends = threading.Event(), threading.Event()
     real = os.path.realpath
 

@@ -44,7 +44,7 @@ def found(mode: int) -> os.stat_result:
         (User(6), 0o664, MASKED, True),
     ],
 )
-def test_it_is_judged_as_the_kernel_would(
+def test_access_follows_owner_acl_group_and_other_bits(
     user: User, mode: int, entries: list[tuple[int, int, int]], may: bool
 ) -> None:
     assert allows(user, found(mode), entries, READ) is may
@@ -71,7 +71,7 @@ def files_of(root: Path) -> HostFiles:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("BOX-11")
-async def test_what_a_sandboxs_user_may_not_read_is_neither_read_nor_told(project: Path) -> None:
+async def test_files_unreadable_to_a_sandboxs_user_are_neither_read_nor_revealed(project: Path) -> None:
     files = files_of(project)
     files.confinement.limit("box", [str(project)], ANOTHER)
     paths = [f"{project}/{name}" for name in ("open", "secret", "closed/open", "closed/none", "link", "none")]
@@ -132,7 +132,7 @@ async def test_no_limit_is_lost_while_those_of_other_sandboxes_come_and_go(proje
 @pytest.mark.anyio
 @pytest.mark.requirement("BOX-11")
 @pytest.mark.parametrize("swapped", [("open", "secret"), ("closed", "mine")], ids=["files", "directories"])
-async def test_swapping_names_meanwhile_reads_no_more(project: Path, swapped: tuple[str, str]) -> None:
+async def test_swapping_names_concurrently_grants_no_access(project: Path, swapped: tuple[str, str]) -> None:
     (project / "mine").mkdir(mode=0o755)
     (project / "mine" / "open").write_text("mine")
     (project / "mine").chmod(0o755)

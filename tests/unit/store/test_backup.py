@@ -49,7 +49,7 @@ def disk(tmp_path):
 
 
 @pytest.mark.requirement("DUR-7")
-async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_path):
+async def test_a_restored_store_equals_the_original_and_accepts_writes(root, tmp_path):
     manifest = backup(root, tmp_path / "backup")
     report = restore(tmp_path / "backup", tmp_path / "again")
     assert digest(root) == digest(tmp_path / "again") == manifest.digest == report.digest
@@ -65,7 +65,7 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
 
 
 @pytest.mark.requirement("DUR-7")
-async def test_every_entry_of_a_backup_and_of_what_is_restored_is_on_the_disk(root, tmp_path):
+async def test_every_entry_of_a_backup_and_of_a_restored_state_is_synced(root, tmp_path):
     outside = tmp_path / "disk"
     outside.mkdir()
     with noting_syncs() as synced:
@@ -75,7 +75,7 @@ async def test_every_entry_of_a_backup_and_of_what_is_restored_is_on_the_disk(ro
         assert synced.lost(outside) == []
 
 
-async def test_who_waits_is_told_how_far_it_has_come(root, tmp_path):
+async def test_backup_and_restore_report_their_progress(root, tmp_path):
     told: list[tuple[str, int]] = []
     backup(root, tmp_path / "backup", lambda *step: told.append(step))
     assert told[:2] == [("copying pages", 0), ("copying artifacts", 0)]
@@ -130,7 +130,7 @@ async def test_a_damaged_backup_is_refused(root, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "loop", "loop/below"])
-async def test_a_place_that_can_have_no_backup_is_named(root, tmp_path, place):
+async def test_an_unusable_backup_path_is_named(root, tmp_path, place):
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StateDirError, match=f"{tmp_path / place} cannot be used: ") as caught:
@@ -149,7 +149,7 @@ async def test_neither_side_writes_into_a_folder_that_is_not_empty(root, tmp_pat
     assert "interrupted" not in caught.value.remedy
 
 
-async def test_a_folder_without_manifest_is_no_backup(root, tmp_path):
+async def test_a_folder_without_manifest_is_not_a_backup(root, tmp_path):
     backup(root, tmp_path / "backup")
     (tmp_path / "backup" / "manifest.json").unlink()
     with pytest.raises(StateDirError, match="not a backup"):
@@ -173,7 +173,7 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
 
 
 @pytest.mark.requirement("DUR-6")
-async def test_what_is_on_read_only_media_is_verified_and_copied(root, disk, tmp_path):
+async def test_a_state_on_read_only_media_can_be_verified_and_copied(root, disk, tmp_path):
     manifest = backup(root, disk / "backup#1%20?")
     shutil.copytree(root, disk / "state")
     restore(disk / "backup#1%20?", disk / "restored")
@@ -206,7 +206,7 @@ async def test_a_state_on_read_only_media_that_cannot_be_opened_is_not_called_da
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
-async def test_a_backup_that_a_disk_cut_short_is_none(root, tmp_path, kind):
+async def test_a_backup_cut_short_by_a_disk_error_is_not_a_backup(root, tmp_path, kind):
     with failpoints.armed(f"backup.copy=error:{kind}@2"):
         with pytest.raises(StateDirError, match=f"{tmp_path / 'backup'}: ") as caught:
             backup(root, tmp_path / "backup")
@@ -301,7 +301,7 @@ async def test_a_directory_with_only_a_lock_is_empty_for_a_restore(root, tmp_pat
 
 
 @pytest.mark.requirement("DUR-7")
-async def test_an_interrupted_restore_is_no_state_and_is_replaced_by_the_next(root, tmp_path):
+async def test_an_interrupted_restore_is_not_a_state_and_is_replaced_by_the_next(root, tmp_path):
     manifest, again = backup(root, tmp_path / "backup"), tmp_path / "again"
     for at in range(1, len(manifest.files) + 1):
         with failpoints.armed(f"restore.copy=error:EIO@{at}"), pytest.raises(StateDirError, match="failpoint"):
@@ -377,7 +377,7 @@ async def test_a_backup_begins_again_if_a_purge_removes_an_artifact_meanwhile(tm
     assert purged.is_set() and [file.path for file in manifest.files] == ["state.db"]
 
 
-async def test_what_is_restored_can_be_read_by_its_owner_alone(root, tmp_path):
+async def test_restored_files_are_readable_only_by_their_owner(root, tmp_path):
     backup(root, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "again")
     modes = {

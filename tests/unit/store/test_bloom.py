@@ -18,7 +18,7 @@ from tests.unit.store.running import running
 
 @given(texts=st.lists(st.text(max_size=20), max_size=50))
 @settings(max_examples=20, deadline=None)
-def test_what_was_added_is_never_denied(texts):
+def test_added_texts_are_never_denied(texts):
     sieve = BloomFilter()
     sieve.add(texts)
     sieve.whole = True
@@ -30,7 +30,7 @@ def test_a_sieve_that_is_not_whole_denies_nothing():
 
 
 @pytest.mark.parametrize("added", [100_000, 250_000])
-def test_few_of_those_that_were_never_added_are_left_open(added: int):
+def test_few_unadded_texts_are_possible_members(added: int):
     sieve = BloomFilter()
     sieve.whole = True
     sieve.add(f"here {n}" for n in range(added))

@@ -31,7 +31,7 @@ async def test_all_calls_are_made_on_one_thread_that_is_not_the_loops():
     assert made_on != {threading.get_ident()}
 
 
-async def test_what_a_call_raised_is_raised_and_the_next_one_is_made():
+async def test_an_exception_of_a_call_is_raised_and_the_next_call_succeeds():
     thread = CommitThread()
     async with running(thread):
         with pytest.raises(ZeroDivisionError):
@@ -39,7 +39,7 @@ async def test_what_a_call_raised_is_raised_and_the_next_one_is_made():
         assert await thread.call(lambda: "next") == "next"
 
 
-async def test_a_cancelled_call_is_seen_through():
+async def test_a_cancelled_call_is_completed():
     thread, entered, go_on, results = CommitThread(), threading.Event(), threading.Event(), []
 
     def work():

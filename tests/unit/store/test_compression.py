@@ -234,7 +234,7 @@ async def test_a_full_disk_stops_compression_and_no_write(tmp_path, idle, monkey
     verified(root)
 
 
-async def test_a_damaged_row_stops_no_store_and_is_not_covered_up(tmp_path, idle):
+async def test_a_damaged_row_neither_stops_the_store_nor_is_hidden(tmp_path, idle):
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store, 6, busy=True)
@@ -484,7 +484,7 @@ async def test_rows_of_the_schema_before_are_compressed_once_the_store_is_idle(t
 
 
 @pytest.mark.requirement("DUR-11")
-async def test_a_state_of_the_first_version_is_compressed_and_holds_what_it_held(tmp_path, idle):
+async def test_a_first_version_state_is_compressed_without_changing_its_content(tmp_path, idle):
     with tarfile.open(OLD_STATE) as archive:
         archive.extractall(tmp_path, filter="data")
     root = tmp_path / "state"

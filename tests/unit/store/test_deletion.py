@@ -16,7 +16,7 @@ def root(tmp_path):
     return tmp_path / "state"
 
 
-async def test_what_a_write_deletes_is_gone_at_once_and_after_a_restart(root):
+async def test_an_entity_deleted_by_a_write_is_gone_immediately_and_after_a_restart(root):
     async with running(root) as store:
         first = await store.submit(write(document("a", "text"), document("b"))).wait()
         pending = store.submit(write(document("c"), deletes=("a", "a")))

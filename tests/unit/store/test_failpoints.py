@@ -18,7 +18,7 @@ def test_an_unarmed_place_does_nothing():
         assert failpoints.passes(name) == 0
 
 
-def test_an_error_is_raised_as_often_as_told():
+def test_an_error_is_raised_the_configured_number_of_times():
     with failpoints.armed("journal.commit=error:ENOSPC*2"):
         raised = 0
         for _ in range(5):
@@ -88,7 +88,7 @@ def test_every_place_can_be_armed():
             assert failpoints.passes(name) == 1
 
 
-def test_what_was_armed_before_is_armed_again_after():
+def test_armed_failpoints_are_restored_on_exit():
     with failpoints.armed("journal.flush=count"):
         failpoints.hit("journal.flush")
         with pytest.raises(OSError, match="failpoint"), failpoints.armed("journal.flush=error:EIO;art.index=count"):

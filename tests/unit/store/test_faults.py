@@ -46,9 +46,7 @@ async def failure(pending):
 @pytest.mark.parametrize(
     "place", ["journal.begin=error:ENOSPC*3", "journal.insert=error:ENOSPC*1", "journal.commit=error:EDQUOT*2"]
 )
-async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_back_by_themselves(
-    root, monkeypatch, place
-):
+async def test_a_full_disk_fails_the_group_and_later_writes_until_there_is_room(root, monkeypatch, place):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
@@ -76,7 +74,7 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
     assert report.rows == 2
 
 
-async def test_what_a_failed_transaction_called_an_entity_nobody_goes_by(root, monkeypatch):
+async def test_ids_of_a_failed_transaction_are_usable_by_later_writes(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
@@ -158,7 +156,7 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
     verified(root)
 
 
-async def test_who_waits_for_a_write_and_raises_stops_neither_others_nor_the_store(root):
+async def test_an_exception_in_a_waiter_stops_neither_others_nor_the_store(root):
     def raising(_):
         raise ValueError("a fault of its own")
 
@@ -202,7 +200,7 @@ async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeyp
     assert outcomes == [("store_failed", "unknown"), ("store_failed", "not_applied"), ("store_failed", "not_applied")]
 
 
-async def test_a_fault_after_the_commit_leaves_open_what_became_of_the_write(root):
+async def test_a_fault_after_the_commit_leaves_the_outcome_unknown(root):
     store = VersionStore(root, SystemClock())
     # No fault of the disk: it stands for a mistake of the program's own.
     with anyio.fail_after(30), failpoints.armed("journal.ack=error:EIO*1"):
@@ -274,7 +272,7 @@ async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_i
     assert report.rows == len(acknowledged) + 1
 
 
-async def test_no_descriptor_for_an_artifact_refuses_the_write_and_goes_on(root, monkeypatch):
+async def test_a_missing_descriptor_for_an_artifact_rejects_the_write_and_a_retry_succeeds(root, monkeypatch):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     async with running(root) as store:
         large = "x" * (2 * 1024 * 1024)
@@ -336,7 +334,7 @@ async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monke
         (errno.ENOSPC, "Free space on the filesystem"),
     ],
 )
-async def test_a_refused_write_names_the_remedy_of_what_the_system_lacks(root, monkeypatch, number, remedy):
+async def test_a_refused_write_names_the_remedy_for_the_lacking_resource(root, monkeypatch, number, remedy):
     monkeypatch.setattr(limits, "PROBE_S", 3600)
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
@@ -438,7 +436,7 @@ async def test_a_log_at_the_limit_of_a_files_size_is_emptied_to_make_room(root, 
 
 @pytest.mark.requirement("DUR-9")
 @pytest.mark.parametrize("what", ["everything", "state.db-wal", "replaced", "replaced by a file"])
-async def test_once_the_state_directory_is_removed_the_next_write_is_refused_and_says_what_is_left(root, what):
+async def test_after_removal_of_the_state_directory_writes_fail_and_locate_the_remaining_files(root, what):
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
         if what == "everything":
@@ -536,7 +534,7 @@ async def test_another_key_of_secrets_is_reported(root, change):
         assert "secrets.key" in store.status().reason
 
 
-async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_meanwhile(root):
+async def test_a_verification_tolerates_a_concurrent_purge_of_an_artifact(root):
     async with running(root) as store:
         for n in range(3):
             await (await put(store, document(f"t{n}", f"{n}" * (2 * 1024 * 1024), tool="bash"))).wait()
@@ -548,7 +546,7 @@ async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_mean
         assert [problem for problem in report.problems if problem.severity != "warning"] == []
 
 
-async def test_want_of_threads_fails_reads_and_neither_writes_nor_the_store(root, monkeypatch):
+async def test_thread_exhaustion_fails_reads_but_neither_writes_nor_the_store(root, monkeypatch):
     def refuse(*_):
         raise NoThread
 

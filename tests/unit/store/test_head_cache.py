@@ -11,7 +11,7 @@ from ctxd.store.write_types import NOT_CACHED
 
 
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u4e00", "\U0001f600"])
-def test_kept_text_takes_no_more_memory_than_allowed_whatever_its_script(character: str) -> None:
+def test_cached_text_stays_within_its_memory_limit_in_every_script(character: str) -> None:
     limit = 1_000_000
     texts = Texts(limit)
     kept = {f"{n:064x}": character * 10_000 + str(n) for n in range(200)}
@@ -91,7 +91,7 @@ class Counting(int):
         return int(self) > other
 
 
-def test_a_put_into_a_full_cache_does_not_walk_what_is_not_durable_yet() -> None:
+def test_a_put_into_a_full_cache_does_not_walk_pending_entries() -> None:
     heads = Heads(10, perhaps)
     for number in range(1_000):
         heads.delete((f"deleted{number}",), Counting(number + 1))

@@ -48,7 +48,7 @@ async def test_a_write_between_a_lookup_and_its_reading_stays_the_newest(tmp_pat
             assert head.tx == pending.seq
 
 
-async def test_a_write_while_a_lookup_waits_for_what_is_pending_stays_the_newest(tmp_path):
+async def test_a_write_during_a_lookup_waiting_for_pending_rows_stays_the_newest(tmp_path):
     async with opened(tmp_path / "state") as store:
         first = await store.submit(prompt("old")).wait()
     async with opened(tmp_path / "state") as store, anyio.create_task_group() as group:
@@ -66,7 +66,7 @@ async def test_a_write_while_a_lookup_waits_for_what_is_pending_stays_the_newest
             assert head.tx == pending.seq
 
 
-async def test_more_heads_than_the_cache_holds_are_answered_whole_and_in_order(tmp_path, monkeypatch):
+async def test_more_heads_than_the_cache_holds_are_returned_completely_and_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     names = [f"n{number}" for number in range(700)]
     async with opened(tmp_path / "state") as store:

@@ -17,7 +17,7 @@ from ctxd.store.health import Health
         (lambda health: health.drain(), "draining", "Reconnect once"),
     ],
 )
-def test_a_refused_write_is_told_the_remedy(befall: Callable[[Health], None], code: str, remedy: str) -> None:
+def test_a_refused_write_names_the_remedy(befall: Callable[[Health], None], code: str, remedy: str) -> None:
     health = Health(lambda code: None)
     health.require_writable()
     befall(health)

@@ -39,7 +39,7 @@ async def test_an_operation_id_with_other_parameters_is_refused(root, wait):
         assert caught.value.code == "idempotency_mismatch"
 
 
-async def test_operation_ids_of_two_principals_do_not_meet(root):
+async def test_operation_ids_of_two_principals_are_independent(root):
     async with running(root) as store:
         await store.submit(write(document("t1"), op_id="op", request=b"q", principal="a")).wait()
         assert await store.replay(("b", "op"), Resend("toolcall.record", "s1", b"other")) is None
@@ -47,7 +47,7 @@ async def test_operation_ids_of_two_principals_do_not_meet(root):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-async def test_a_write_is_never_taken_twice_even_when_nobody_asked_for_a_replay(root, wait):
+async def test_a_repeated_write_is_never_accepted_without_a_replay(root, wait):
     async with running(root) as store:
         pending = store.submit(write(document("t1"), op_id="op"))
         if wait:

@@ -39,7 +39,7 @@ async def take(rows, count):
     return found
 
 
-async def test_a_follower_meets_every_row_once_it_is_durable_and_goes_on_after_its_mark(tmp_path):
+async def test_a_follower_gets_every_durable_row_once_and_continues_after_its_mark(tmp_path):
     root = tmp_path / "state"
     async with running(root) as store:
         follower = await store.follow("test")
@@ -174,7 +174,7 @@ async def test_the_scrub_reports_damage_of_the_witness_and_of_the_key_in_a_runni
 
 @pytest.mark.requirement("DUR-12")
 @pytest.mark.parametrize("what", ["head", "artifacts"])
-async def test_want_of_descriptors_neither_ends_the_scrub_nor_counts_as_damage(tmp_path, quick, monkeypatch, what):
+async def test_descriptor_exhaustion_neither_ends_the_scrub_nor_counts_as_damage(tmp_path, quick, monkeypatch, what):
     refused, read, read_pack = [], Path.read_bytes, Packs.read
 
     def refuse_once(path):
@@ -218,7 +218,7 @@ async def test_a_key_that_the_daemon_may_not_read_is_reported(tmp_path, quick, m
 
 
 @pytest.mark.requirement("DUR-12")
-async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_path, monkeypatch):
+async def test_an_artifact_purged_during_its_check_is_not_damage(tmp_path, monkeypatch):
     root = tmp_path / "state"
     reached, released, read = threading.Event(), threading.Event(), ArtifactStore.check
 
@@ -247,7 +247,7 @@ async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_p
     assert [step.damage for step in found] == [()]
 
 
-async def test_a_text_that_is_purged_between_the_looks_of_the_scrub_is_no_damage(tmp_path, monkeypatch):
+async def test_a_text_purged_between_two_scrub_reads_is_not_damage(tmp_path, monkeypatch):
     async with running(tmp_path) as store:
         await (await put(store, document("t1", "the secret"))).wait()
         await store.wait_for_writes()

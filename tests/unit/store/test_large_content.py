@@ -133,7 +133,7 @@ async def test_an_artifact_of_any_size_is_read_by_its_address_and_stays_while_a_
         assert missing.value.code == "corrupt"
 
 
-async def test_large_content_that_was_not_kept_is_a_fault_of_the_caller(tmp_path: Path) -> None:
+async def test_large_content_that_was_not_kept_is_a_caller_error(tmp_path: Path) -> None:
     async with running(tmp_path / "state") as store:
         with pytest.raises(AssertionError, match="kept"):
             store.submit(write(document("large", LARGE)))
@@ -228,7 +228,7 @@ async def test_a_purge_leaves_content_that_another_write_is_about_to_refer_to(tm
     verified(root)
 
 
-def test_a_removal_is_claimed_only_while_nobody_holds_the_bytes(tmp_path: Path) -> None:
+def test_a_removal_is_claimed_only_while_the_bytes_are_unused(tmp_path: Path) -> None:
     unused: list[str] = []
     store = ArtifactStore(tmp_path / "artifacts", unused.append)
     store.create()
@@ -254,7 +254,7 @@ def test_a_removal_is_claimed_only_while_nobody_holds_the_bytes(tmp_path: Path) 
 
 
 @pytest.mark.requirement("DUR-14")
-async def test_removal_goes_on_after_an_index_that_cannot_be_read_at_once(tmp_path: Path, monkeypatch) -> None:
+async def test_removal_continues_after_a_temporarily_unreadable_index(tmp_path: Path, monkeypatch) -> None:
     refused: list[str] = []
     names_after, erase = ArtifactStore.names_after, Packs.erase
 
@@ -300,7 +300,7 @@ async def test_a_temporary_file_that_a_crash_left_over_is_removed_at_the_next_st
         assert (await store.get("large", content=True)).document.content == LARGE
 
 
-def test_a_claim_on_what_was_removed_is_not_ended_for_the_next_one_who_claims_it(tmp_path: Path, monkeypatch) -> None:
+def test_a_newer_claim_on_a_removed_artifact_is_not_ended(tmp_path: Path, monkeypatch) -> None:
     store = ArtifactStore(tmp_path / "artifacts")
     store.create()
     refs = [store.keep(data).ref for data in (b"x", b"y")]

@@ -87,7 +87,7 @@ def residue(root: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.requirement("SEC-8")
-async def test_what_is_purged_is_in_no_file_and_everything_else_is_as_it_was(tmp_path):
+async def test_purged_content_is_in_no_file_and_everything_else_is_unchanged(tmp_path):
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store)
@@ -173,7 +173,7 @@ async def test_writes_around_a_purge_in_one_transaction_are_kept(tmp_path):
 
 @pytest.mark.requirement("SEC-8")
 @pytest.mark.parametrize("change", ["body", "record", "note", "kind"])
-async def test_only_what_a_record_names_may_differ_from_the_chain(tmp_path, change):
+async def test_only_versions_named_by_a_purge_record_may_differ_from_the_chain(tmp_path, change):
     root = tmp_path / "state"
     async with running(root) as store:
         await fill(store)
@@ -235,7 +235,7 @@ async def test_a_purge_that_is_killed_anywhere_is_whole_or_not_begun_and_the_nex
 
 
 @pytest.mark.requirement("SEC-8")
-async def test_a_purge_reads_only_what_it_destroys(tmp_path):
+async def test_a_purge_scans_no_table(tmp_path):
     """Every query of a purge's transaction is answered by an index: no table is scanned."""
     root = tmp_path / "state"
     async with running(root) as store:
@@ -262,7 +262,7 @@ async def test_a_purge_reads_only_what_it_destroys(tmp_path):
 
 
 @pytest.mark.requirement("SEC-8")
-async def test_a_reader_of_an_old_snapshot_holds_up_no_write_and_the_purge_ends_after_it(tmp_path, monkeypatch):
+async def test_a_reader_of_an_old_snapshot_delays_the_purge_but_no_write(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "PURGE_WAIT_S", 0.05)
     root = tmp_path / "state"
     async with running(root) as store:
@@ -324,7 +324,7 @@ async def assert_restated(store):
 
 
 @pytest.mark.requirement("SEC-10")
-async def test_what_is_restated_says_the_rest_and_nothing_else_changes(tmp_path):
+async def test_a_restated_version_keeps_its_other_content_and_nothing_else_changes(tmp_path):
     root = tmp_path / "state"
     async with running(root) as store:
         await fill_parts(store)
@@ -339,7 +339,7 @@ async def test_what_is_restated_says_the_rest_and_nothing_else_changes(tmp_path)
 
 @pytest.mark.requirement("SEC-10")
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "purge.unlink"])
-async def test_what_is_restated_is_so_wholly_or_not_at_all_wherever_it_is_cut(tmp_path, point):
+async def test_a_restatement_is_atomic_wherever_it_is_killed(tmp_path, point):
     root = tmp_path / "state"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run([sys.executable, "-c", _RESTATING, str(root), point], env=environ, timeout=60)
@@ -380,7 +380,7 @@ _RESTATING = (
 
 @pytest.mark.requirement("SEC-8")
 @pytest.mark.parametrize("delay_s", [0.005, 3600])
-async def test_a_removal_that_the_system_refuses_is_made_later_and_holds_up_no_write(tmp_path, monkeypatch, delay_s):
+async def test_a_failed_removal_is_retried_later_without_blocking_writes(tmp_path, monkeypatch, delay_s):
     # Noticed by the upkeep of an idle store, or by the next write.
     monkeypatch.setattr(limits, "PURGE_RETRY_S", delay_s)
     monkeypatch.setattr(limits, "CHECKPOINT_IDLE_S", delay_s)
@@ -455,9 +455,7 @@ async def test_a_text_that_is_purged_while_it_is_read_is_not_kept_for_later_read
     ids=["newest", "past", "history"],
 )
 @pytest.mark.requirement("SEC-8")
-async def test_a_reader_whose_text_is_purged_after_its_version_was_read_gets_what_is_left(
-    tmp_path, monkeypatch, read, text
-):
+async def test_a_reader_overtaken_by_a_purge_gets_the_purged_version(tmp_path, monkeypatch, read, text):
     root = tmp_path / "state"
     async with running(root) as store:
         await (await put(store, document("target", text, tool="bash"))).wait()

@@ -15,7 +15,7 @@ from tests.unit.store.running import running
 pytestmark = pytest.mark.anyio
 
 
-async def test_callbacks_tell_of_every_durable_write_in_order(root):
+async def test_callbacks_report_every_durable_write_in_order(root):
     told = []
     async with running(root) as store:
         store.on_durable(lambda landed: told.extend(pending.seq for _, pending in landed))
@@ -51,7 +51,7 @@ async def test_a_transaction_is_bounded_and_a_large_write_goes_alone(root, monke
         assert groups == [3, 3, 1, 1]
 
 
-async def test_those_who_share_a_transaction_are_told_in_portions_and_others_have_their_turn_between(root):
+async def test_waiters_of_a_transaction_are_resumed_in_portions_with_turns_between(root):
     async with running(root) as store:
         told, turns, over = [], [0], anyio.Event()
 
@@ -75,7 +75,7 @@ async def test_those_who_share_a_transaction_are_told_in_portions_and_others_hav
         assert max(at_once.values()) < 150
 
 
-async def test_a_draining_store_finishes_what_it_took_and_takes_no_more(root):
+async def test_a_draining_store_finishes_accepted_writes_and_accepts_no_more(root):
     async with running(root) as store:
         pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
         await store.drain()
@@ -86,7 +86,7 @@ async def test_a_draining_store_finishes_what_it_took_and_takes_no_more(root):
         assert (await store.get("t1")) is not None
 
 
-async def test_a_store_that_is_cancelled_fails_what_it_had_not_begun(root):
+async def test_a_cancelled_store_fails_writes_it_had_not_begun(root):
     async with running(root) as store:
         pending = store.submit(write(document("t1")))
         lost = []

@@ -19,7 +19,7 @@ from tests.unit.store.running import put, running
 from tests.unit.store.synced import noting_syncs
 
 
-def test_a_new_directory_is_ours_alone(tmp_path):
+def test_a_new_directory_is_accessible_only_to_its_owner(tmp_path):
     held = state_directory.hold(tmp_path / "a" / "state")
     assert stat.S_IMODE(held.root.stat().st_mode) == 0o700
     held.close()
@@ -52,7 +52,7 @@ def test_a_directory_below_one_that_may_not_be_read_is_held(tmp_path, monkeypatc
     state_directory.hold(tmp_path / "new" / "state").close()
 
 
-def test_a_second_holder_is_refused_and_told_the_first(tmp_path):
+def test_a_second_holder_is_refused_and_names_the_first(tmp_path):
     held = state_directory.hold(tmp_path / "state")
     program = f"""
 from pathlib import Path
@@ -131,7 +131,7 @@ async def test_a_file_of_a_newer_program_is_not_touched(tmp_path):
 
 
 @pytest.mark.anyio
-async def test_a_file_that_is_no_database_is_refused(tmp_path):
+async def test_a_file_that_is_not_a_database_is_rejected(tmp_path):
     root = tmp_path / "state"
     root.mkdir(mode=0o700)
     (root / "state.db").write_bytes(b"not a database" * 100)
@@ -141,7 +141,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "link"])
-def test_where_no_directory_can_be_the_refusal_names_the_place(tmp_path, place):
+def test_an_impossible_state_directory_is_rejected_with_its_path(tmp_path, place):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "link")
     with pytest.raises(StateDirError, match=f"cannot keep state in .*{place.partition('/')[0]}") as refused:

@@ -39,7 +39,7 @@ def test_writes_of_different_entities_may_share_a_millisecond():
 
 
 @pytest.mark.requirement("VER-4")
-def test_a_clock_that_steps_back_stops_valid_time_but_does_not_turn_it():
+def test_a_clock_set_back_holds_valid_time_without_reversing_it():
     clock = ValidTimes(0)
     assert [clock.next(wall, 0, ["a"]) for wall in (1_000, 10, 11, 2_000)] == [1_000, 1_001, 1_002, 2_000]
     assert clock.lead_ms(1_500) == 500

@@ -56,7 +56,7 @@ async def test_a_running_store_can_be_verified(tmp_path):
         await store.submit(write(document("after"))).wait()
 
 
-async def test_no_state_is_told_apart_from_damage(tmp_path):
+async def test_a_missing_state_differs_from_damage(tmp_path):
     with pytest.raises(StateDirError) as caught:
         problems(tmp_path)
     assert caught.value.exit_code == 10
@@ -121,7 +121,7 @@ def test_a_loss_after_a_thousand_warnings_is_the_worst_finding():
 
 
 @pytest.mark.requirement("DUR-8")
-async def test_a_journal_that_went_on_otherwise_than_was_acknowledged_is_a_loss_and_takes_no_writes(root, tmp_path):
+async def test_a_journal_diverging_from_acknowledged_rows_is_data_loss_and_read_only(root, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(root, other)
     for place, text in ((root, "acknowledged"), (other, "written instead")):
@@ -196,7 +196,7 @@ async def test_a_flipped_bit_is_found_or_changes_no_answer_and_is_never_served(t
     assert found >= 10
 
 
-async def test_a_write_ahead_log_cut_short_is_a_loss_and_the_store_takes_no_writes(tmp_path):
+async def test_a_truncated_write_ahead_log_is_data_loss_and_makes_the_store_read_only(tmp_path):
     async with running(tmp_path / "live") as store:
         last = await fill(store, 5)
         shutil.copytree(tmp_path / "live", tmp_path / "cut")

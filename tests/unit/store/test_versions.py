@@ -41,7 +41,7 @@ async def test_a_head_is_seen_before_it_is_durable(root):
         assert (await store.get("t1", content=True)).document.content == "text"
 
 
-async def test_the_cache_says_when_it_does_not_know(root):
+async def test_the_cache_reports_an_unknown_head_as_not_cached(root):
     async with running(root) as store:
         await store.submit(write(document("t1"))).wait()
     async with running(root) as store:
@@ -51,7 +51,7 @@ async def test_the_cache_says_when_it_does_not_know(root):
         assert store.peek("t1") == heads["t1"] and store.peek("t2") is None
 
 
-async def test_what_was_never_written_is_soon_known_without_a_read(root):
+async def test_an_unwritten_id_is_soon_known_as_absent_without_a_read(root):
     async with running(root) as store:
         for n in range(100):
             store.submit(write(document(f"t{n}"), op_id=f"op{n}", request=b"q"))
@@ -83,7 +83,7 @@ async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_s
         assert await store.get("segment:s1#0000000001") is not None, "that there was none was not remembered"
 
 
-async def test_whoever_names_types_is_told_of_commits_that_put_one_of_them(root):
+async def test_a_typed_listener_is_called_only_for_commits_with_its_types(root):
     async with running(root) as store:
         told = []
         store.on_durable(lambda landed: told.append(("chats", len(landed))), types=("chat", "session"))
@@ -94,7 +94,7 @@ async def test_whoever_names_types_is_told_of_commits_that_put_one_of_them(root)
         assert told == [("all", 1), ("chats", 1), ("all", 1), ("chats", 1), ("all", 1)]
 
 
-async def test_reads_see_what_was_accepted_before_them(root):
+async def test_reads_see_earlier_accepted_writes(root):
     async with running(root) as store:
         puts = [document(f"segment:s1#{n:010d}", type="segment", n=n) for n in range(20)]
         for put in puts:
@@ -104,7 +104,7 @@ async def test_reads_see_what_was_accepted_before_them(root):
         assert len(await store.changes(after=0, limit=100)) == 20
 
 
-async def test_settled_comes_after_what_was_accepted_whether_it_is_durable_or_lost(root):
+async def test_wait_for_writes_returns_after_accepted_writes_are_durable_or_lost(root):
     async with running(root) as store:
         await store.wait_for_writes()
         pendings = [store.submit(write(document(f"t{n}"))) for n in range(20)]
@@ -168,7 +168,7 @@ async def test_history_is_paged_in_both_orders(root):
         assert await store.history("t1", AsOf(tx=everything[1].tx)) == everything[:2]
 
 
-async def test_bulk_answers_in_the_order_asked_and_leaves_out_what_is_not_there(root):
+async def test_bulk_keeps_the_requested_order_and_omits_missing_ids(root):
     async with running(root) as store:
         for id in ("a", "b", "c"):
             last = await store.submit(write(document(id, id))).wait()
@@ -177,7 +177,7 @@ async def test_bulk_answers_in_the_order_asked_and_leaves_out_what_is_not_there(
         assert (await store.bulk(["b"], content=True))["b"].document.content == "b"
 
 
-async def test_scan_newest_goes_down_from_an_id(root):
+async def test_scan_newest_descends_from_an_id(root):
     async with running(root) as store:
         for n in range(5):
             store.submit(write(document(f"assembly:s1#{n:010d}", type="assembly")))
@@ -193,7 +193,7 @@ async def test_signatures_keep_the_last_one(root):
         assert await store.signatures(["f1", "f2", "f3"]) == {"f1": b"2", "f2": b"3"}
 
 
-async def test_changes_tell_who_put_what_when(root):
+async def test_changes_have_their_author_objects_and_time(root):
     async with running(root) as store:
         receipt = await store.submit(write(document("a"), document("b"), kind="file.index", session="s9")).wait()
         (change,) = await store.changes(after=0, limit=10)
@@ -203,7 +203,7 @@ async def test_changes_tell_who_put_what_when(root):
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 1024 * 1024, 1024 * 1024 + 1, 3 * 1024 * 1024])
-async def test_text_of_any_size_comes_back(root, size):
+async def test_text_of_any_size_round_trips(root, size):
     text = ("\u00e4" + "x" * 999) * (size // 1_000) + "y" * (size % 1_000)
     async with running(root) as store:
         await (await put(store, document("t1", text))).wait()
@@ -228,7 +228,7 @@ async def test_an_ephemeral_store_leaves_nothing_behind():
     assert not folder.exists()
 
 
-async def test_heads_stay_bounded_but_never_drop_what_is_not_durable(root, monkeypatch):
+async def test_heads_stay_bounded_but_never_drop_pending_ones(root, monkeypatch):
     monkeypatch.setattr(limits, "HEADS_CACHED_MAX", 10)
     async with running(root) as store:
         pendings = [store.submit(write(document(f"t{n}", str(n)))) for n in range(300)]
@@ -252,7 +252,7 @@ async def test_a_head_read_while_a_newer_one_is_accepted_does_not_replace_it(roo
         assert store.peek("t1").tx == pending.seq
 
 
-async def test_an_entity_put_twice_in_one_write_is_what_was_said_last(root):
+async def test_an_entity_put_twice_in_one_write_has_its_last_content(root):
     async with running(root) as store:
         receipt = await store.submit(write(document("t1", "a"), document("t2"), document("t1", "b"))).wait()
         assert (await store.get("t1", content=True)).document.content == "b"

@@ -85,7 +85,7 @@ def until_copied(log):
     raise AssertionError("the copy does not end")
 
 
-def test_a_log_that_has_grown_is_copied_while_the_writer_goes_on(writer, copies):
+def test_a_grown_log_is_copied_while_the_writer_continues(writer, copies):
     writer.write(2)
     writer.log.shorten()
     assert not copies.began.acquire(blocking=False)
@@ -137,7 +137,7 @@ def test_the_witness_is_on_the_disk_after_a_copy(writer, copies, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "raised"), [(apsw.IOError("bad"), sqlite_file.DiskFailed), (apsw.FullError("full"), sqlite_file.DiskFull)]
 )
-def test_what_a_copy_met_is_raised_by_the_next_call_once(writer, copies, fault, raised):
+def test_an_error_of_a_copy_is_raised_once_by_the_next_call(writer, copies, fault, raised):
     copies.fault = fault
     writer.write(12)
     writer.log.shorten()

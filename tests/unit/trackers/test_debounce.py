@@ -22,7 +22,7 @@ def looks(changes: list[tuple[float, Hint]]) -> list[float]:
     return found
 
 
-def test_a_whole_file_is_looked_at_almost_at_once() -> None:
+def test_a_closed_file_is_looked_at_almost_immediately() -> None:
     assert looks([(5.0, "written")]) == [5.0 + WRITTEN_S]
     assert looks([(5.0, "written"), (5.004, "written")]) == [5.0 + WRITTEN_S]
 
@@ -32,7 +32,7 @@ def test_a_writer_is_given_time_to_close_the_file() -> None:
     assert looks([(5.0, "touched"), (5.01, "touched")]) == [5.0 + TOUCHED_S]
 
 
-def test_what_went_away_is_given_time_to_be_replaced() -> None:
+def test_a_removed_file_gets_time_to_be_replaced() -> None:
     assert looks([(5.0, "gone"), (5.01, "touched"), (5.012, "written")]) == [5.012 + WRITTEN_S]
     assert looks([(5.0, "gone")]) == [5.0 + GONE_S]
     assert looks([(5.0, "touched"), (5.001, "gone")]) == [5.001 + GONE_S], "nobody looks into the gap"
@@ -51,7 +51,7 @@ def test_a_file_that_was_quiet_is_looked_at_at_once_again() -> None:
     assert looks([(0.0, "written"), (2 * QUIET_S, "written")]) == [WRITTEN_S, 2 * QUIET_S + WRITTEN_S]
 
 
-def test_what_is_forgotten_is_not_looked_at() -> None:
+def test_a_forgotten_file_is_not_looked_at() -> None:
     coalescer = Debouncer()
     coalescer.note("f", "written", 0.0)
     coalescer.note("g", "written", 0.0)
@@ -59,7 +59,7 @@ def test_what_is_forgotten_is_not_looked_at() -> None:
     assert coalescer.take(NEVER, 10) == ["g"]
 
 
-def test_no_more_are_taken_than_asked_for_and_the_longest_due_come_first() -> None:
+def test_at_most_the_requested_number_is_taken_longest_due_first() -> None:
     coalescer = Debouncer()
     for number in range(5):
         coalescer.note(str(number), "written", float(number))
@@ -74,7 +74,7 @@ def test_no_more_are_taken_than_asked_for_and_the_longest_due_come_first() -> No
         max_size=200,
     )
 )
-def test_after_the_last_change_there_is_a_look_within_bounds_whatever_came_before(
+def test_the_last_change_is_followed_by_a_look_within_bounds(
     changes: list[tuple[float, Hint]],
 ) -> None:
     ordered = sorted(changes, key=lambda change: change[0])

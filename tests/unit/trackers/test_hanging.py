@@ -124,7 +124,7 @@ def files_in(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.requirement("TRK-9")
-async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_come_back(
+async def test_files_of_a_hanging_mount_are_reported_and_recover_while_others_are_followed(
     tmp_path: Path, far: Far, make: Make
 ) -> None:
     files = files_in(tmp_path)
@@ -159,7 +159,9 @@ async def test_files_of_a_mount_that_hangs_say_so_while_others_are_followed_and_
 
 
 @pytest.mark.requirement("TRK-9")
-async def test_what_hangs_from_the_start_is_attached_once_it_answers(tmp_path: Path, far: Far, make: Make) -> None:
+async def test_a_mount_hanging_from_the_start_is_attached_once_it_responds(
+    tmp_path: Path, far: Far, make: Make
+) -> None:
     files = files_in(tmp_path)
     trackers, _, _ = make()
     tracked = trackers.tracked
@@ -180,7 +182,7 @@ async def test_what_hangs_from_the_start_is_attached_once_it_answers(tmp_path: P
 
 
 @pytest.mark.requirement("TRK-9")
-async def test_trackers_end_while_a_mount_hangs_and_forget_what_hung(tmp_path: Path, far: Far, make: Make) -> None:
+async def test_trackers_end_while_a_mount_hangs_and_forget_hung_files(tmp_path: Path, far: Far, make: Make) -> None:
     files = files_in(tmp_path)
     trackers, _, _ = make()
     far.hangs()

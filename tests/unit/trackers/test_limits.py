@@ -42,7 +42,7 @@ def test_beyond_the_kernel_s_limit_directories_are_looked_at_and_watched_once_th
 
 
 @pytest.mark.requirement("TRK-4")
-def test_filesystems_that_change_on_other_hosts_are_told_from_those_that_do_not(tmp_path: Path) -> None:
+def test_remote_filesystems_are_distinguished_from_local_ones(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTINFO)
     filesystems = Filesystems(str(table))
@@ -55,7 +55,7 @@ def test_filesystems_that_change_on_other_hosts_are_told_from_those_that_do_not(
 
 
 @pytest.mark.requirement("TRK-4")
-def test_a_filesystem_that_nobody_could_tell_of_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_unknown_filesystem_is_looked_up_again(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     filesystems = Filesystems(str(table))
     assert filesystems.remote(os.makedev(0, 44)) is None
@@ -63,7 +63,7 @@ def test_a_filesystem_that_nobody_could_tell_of_is_asked_for_again(tmp_path: Pat
     assert filesystems.remote(os.makedev(0, 44)) == "nfs4"
 
 
-def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(tmp_path: Path) -> None:
+def test_an_entry_is_watched_at_its_own_place_and_at_its_targets(tmp_path: Path) -> None:
     for name in ("plain", "target", "many"):
         (tmp_path / name).write_text("1")
     os.symlink("target", tmp_path / "link")
@@ -84,7 +84,7 @@ def test_a_name_shows_changes_at_its_own_place_and_at_that_of_what_it_leads_to(t
     assert entry_of(f"{place}/none", Confinement()).changed_ms is None
 
 
-def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) -> None:
+def test_a_bind_mounted_file_counts_as_linked(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     (tmp_path / "a b").write_text("1")
     escaped = str(tmp_path).replace(" ", "\\040") + "/a\\040b"
@@ -98,7 +98,7 @@ def test_a_file_that_is_mounted_from_elsewhere_has_another_name(tmp_path: Path) 
     assert Lookups(SystemClock(), mountinfo=str(tmp_path / "none")).mount_points == frozenset()
 
 
-def test_each_refusal_says_what_can_be_done_about_it() -> None:
+def test_each_watch_error_has_its_cause() -> None:
     causes = {2: "missing", 20: "missing", 28: "limit", 24: "limit", 13: "denied", 5: "unsupported"}
     for number, cause in causes.items():
         assert refusal(OSError(number, os.strerror(number))).cause == cause

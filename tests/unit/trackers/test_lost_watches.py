@@ -28,7 +28,7 @@ from tests.unit.trackers.following import (
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_a_tree_that_goes_is_told_and_followed_again_when_it_is_back(
+async def test_a_removed_tree_is_reported_and_followed_again_when_it_returns(
     tmp_path: Path, choice: WatcherChoice
 ) -> None:
     tree, away = tmp_path / "tree", tmp_path / "away"
@@ -73,7 +73,7 @@ class CountedPolling(PollingWatcher):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_without_a_watch_left_a_directory_is_looked_at_says_so_and_recovers(tmp_path: Path) -> None:
+async def test_a_directory_without_a_free_watch_is_polled_reported_and_recovers(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     directory, told, fake = str(tmp_path), [], FakeWatcher()
     fake.mkdir(directory)
@@ -124,7 +124,7 @@ async def test_after_an_overflow_and_after_an_unmount_every_file_is_looked_at(tm
 
 @pytest.mark.anyio
 @on_linux
-async def test_run_again_the_trackers_take_up_what_they_tracked(tmp_path: Path) -> None:
+async def test_restarted_trackers_resume_their_tracked_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     trackers = make_file_trackers()
     files = {"a": str(tmp_path / "a")}
@@ -161,7 +161,7 @@ async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
-async def test_what_was_not_attached_yet_when_the_trackers_broke_is_attached_when_they_run_again(
+async def test_files_pending_when_the_trackers_broke_are_attached_by_the_next_run(
     tmp_path: Path,
 ) -> None:
     paths = {f"f{number}": str(tmp_path / f"f{number}") for number in range(BATCH + 1)}

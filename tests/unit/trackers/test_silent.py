@@ -29,7 +29,7 @@ MOUNTINFO = """\
 
 
 @pytest.mark.requirement("TRK-10")
-def test_what_tells_of_no_changes_is_told_from_what_does(tmp_path: Path) -> None:
+def test_silent_filesystems_are_distinguished_from_reporting_ones(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTINFO)
     filesystems = Filesystems(str(table))
@@ -44,7 +44,7 @@ def test_what_tells_of_no_changes_is_told_from_what_does(tmp_path: Path) -> None
 
 @on_linux
 @pytest.mark.requirement("TRK-10")
-async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(tmp_path: Path) -> None:
+async def test_a_kernel_file_is_polled_with_a_reason_even_through_a_symlink(tmp_path: Path) -> None:
     directory = os.path.realpath("/proc/self")
     link = tmp_path.resolve() / "link"
     link.symlink_to(f"{directory}/comm")
@@ -68,7 +68,7 @@ async def test_a_file_of_the_kernel_is_looked_at_and_says_so_also_by_a_symlink(t
 
 @on_linux
 @pytest.mark.requirement("TRK-10")
-async def test_a_file_that_keeps_its_times_is_told_only_when_it_holds_something_else() -> None:
+async def test_a_file_with_constant_times_is_reported_only_when_its_content_changes() -> None:
     directory, before = os.path.realpath("/proc/self"), Path(NAME).read_text()
     watcher = PollingWatcher(
         SystemClock(), lambda directory: ["comm", "version_of_nothing"], Lookups(SystemClock()), interval_s=0.02

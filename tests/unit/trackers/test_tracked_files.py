@@ -27,7 +27,7 @@ def test_a_directory_is_needed_from_its_first_file_to_its_last_however_many_sess
     assert (tracked.files, tracked.directories, tracked.unwatched) == ({}, {}, {})
 
 
-def test_a_change_is_of_every_file_that_shows_at_its_place() -> None:
+def test_a_change_applies_to_every_file_at_its_place() -> None:
     tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     taken(tracked, "s", "link", "/d/link")
@@ -74,7 +74,7 @@ def test_a_deleted_file_is_orphaned_until_it_is_there_again() -> None:
     assert (file.state, file.reason) == ("resumed", "")
 
 
-def test_only_what_the_system_does_not_tell_of_is_looked_at() -> None:
+def test_only_files_without_change_events_are_polled() -> None:
     tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     taken(tracked, "s", "b", "/d/b")

@@ -16,7 +16,7 @@ from tests.unit.trackers.following import followed, following, make_file_tracker
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-1")
-async def test_what_becomes_of_a_followed_file_is_handed_on_to_its_end(tmp_path: Path, choice: WatcherChoice) -> None:
+async def test_every_change_of_a_followed_file_is_delivered(tmp_path: Path, choice: WatcherChoice) -> None:
     file, other = tmp_path / "a", tmp_path / "beside"
     file.write_text("1")
     trackers = make_file_trackers(choice=choice)
@@ -40,7 +40,7 @@ async def test_what_becomes_of_a_followed_file_is_handed_on_to_its_end(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_what_changed_before_the_watch_was_there_is_handed_on_too(tmp_path: Path, choice: WatcherChoice) -> None:
+async def test_a_change_before_the_watch_exists_is_delivered_too(tmp_path: Path, choice: WatcherChoice) -> None:
     (tmp_path / "a").write_text("1")
     trackers = make_file_trackers(choice=choice)
     async with running(trackers, {"a": str(tmp_path / "a")}) as handed:
@@ -50,7 +50,7 @@ async def test_what_changed_before_the_watch_was_there_is_handed_on_too(tmp_path
 
 
 @pytest.mark.anyio
-async def test_only_what_may_have_changed_since_it_was_read_is_handed_on_at_first(tmp_path: Path) -> None:
+async def test_only_files_possibly_changed_since_their_read_are_delivered_at_first(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).write_text("1")
     long_after = SystemClock().wall_ms() + 60_000
@@ -135,7 +135,7 @@ async def test_files_that_come_while_others_are_attached_are_gathered_too(
         "truncate, then write",
     ],
 )
-async def test_an_editor_s_save_is_at_most_one_look_before_the_last(tmp_path: Path, editor: str) -> None:
+async def test_an_editors_save_causes_at_most_one_look_before_the_last(tmp_path: Path, editor: str) -> None:
     file = tmp_path / "a"
     file.write_text("before")
     trackers = make_file_trackers(choice="inotify")
@@ -181,7 +181,7 @@ def save(editor: str, file: Path) -> None:
 @pytest.mark.anyio
 @on_linux
 @pytest.mark.requirement("TRK-1", "TRK-3")
-async def test_what_git_checks_out_is_handed_on_to_its_end_once_for_nearly_each_file(tmp_path: Path) -> None:
+async def test_each_file_of_a_git_checkout_is_delivered_about_once_with_its_final_content(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         settings = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "gc.auto=0"]
         env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
@@ -233,7 +233,7 @@ async def test_a_thousand_writes_are_a_few_looks_and_one_at_the_last(tmp_path: P
 @pytest.mark.anyio
 @on_linux
 @pytest.mark.requirement("TRK-1")
-async def test_what_is_written_through_a_symlink_s_target_or_another_hard_link_is_handed_on(tmp_path: Path) -> None:
+async def test_writes_through_a_symlink_target_or_another_hard_link_are_delivered(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "d").mkdir()
     target, other = tmp_path / "far" / "target", tmp_path / "far" / "other"
@@ -261,7 +261,7 @@ async def test_what_is_written_through_a_symlink_s_target_or_another_hard_link_i
 @pytest.mark.anyio
 @on_linux
 @pytest.mark.requirement("TRK-1")
-async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_followed(tmp_path: Path) -> None:
+async def test_sibling_hard_links_leased_together_are_each_followed(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "d").mkdir()
     for name in ("one", "two"):
@@ -280,7 +280,7 @@ async def test_hard_links_beside_each_other_that_are_taken_up_together_are_each_
 
 
 @pytest.mark.anyio
-async def test_what_could_not_be_dealt_with_is_handed_on_again(tmp_path: Path) -> None:
+async def test_a_change_whose_handler_failed_is_delivered_again(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
     trackers = make_file_trackers()
@@ -302,7 +302,7 @@ def read_long_ago(path: Path) -> Followed:
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-1")
 @pytest.mark.parametrize("change", ["written", "deleted"])
-async def test_what_changes_between_the_look_at_a_file_and_its_watch_is_handed_on(tmp_path: Path, change: str) -> None:
+async def test_a_change_between_the_look_at_a_file_and_its_watch_is_delivered(tmp_path: Path, change: str) -> None:
     file = tmp_path / "a"
     file.write_text("1")
     read = read_long_ago(file)

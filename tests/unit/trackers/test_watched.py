@@ -71,7 +71,7 @@ class Counted(Lookups):
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-2")
 @pytest.mark.parametrize("place", ["d3", "new"], ids=["of a directory that is watched", "of another"])
-async def test_taking_up_a_file_and_giving_one_up_looks_at_no_other(tmp_path: Path, place: str) -> None:
+async def test_leasing_or_releasing_a_file_checks_no_other_file(tmp_path: Path, place: str) -> None:
     fake, tracked, lookups = FakeWatcher(), TrackedFiles(), Counted()
     for name in [*(f"d{number}" for number in range(20)), "new"]:
         (tmp_path / name).mkdir()
@@ -127,7 +127,7 @@ async def test_nothing_is_watched_where_a_symlink_leads_out(tmp_path: Path) -> N
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-6")
-async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_path: Path) -> None:
+async def test_unrenewed_leases_expire_and_kept_ones_do_not(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
     fake, tracked = FakeWatcher(), TrackedFiles()
@@ -149,7 +149,7 @@ async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_
 
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-6")
-async def test_a_file_given_up_and_taken_up_again_while_it_is_attached_is_attached(tmp_path: Path) -> None:
+async def test_a_file_released_and_leased_again_while_attaching_is_attached(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("1")
 

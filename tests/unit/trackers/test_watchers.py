@@ -108,7 +108,7 @@ class TestInotify(WatcherSuite):
 
     @pytest.mark.anyio
     @pytest.mark.requirement("TRK-1")
-    async def test_of_many_events_at_once_the_last_are_told_though_none_comes_after_them(
+    async def test_the_last_of_many_simultaneous_events_are_reported_without_a_later_one(
         self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ctxd.trackers.inotify_watcher.EVENTS_MAX", 3)
@@ -129,7 +129,7 @@ class TestNative(WatcherSuite):
         return yard
 
     @pytest.mark.anyio
-    async def test_it_ends_at_once_when_it_is_cancelled(self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_cancelled_watcher_ends_immediately(self, yard: DiskYard, monkeypatch: pytest.MonkeyPatch) -> None:
         # The notifier's thread would otherwise return at its next time limit: longer than the limit of a test.
         monkeypatch.setattr("ctxd.trackers.watchfiles_watcher.awatch", partial(awatch, rust_timeout=600_000))
         yard.mkdir("d")

@@ -170,7 +170,7 @@ def block(kind: str, source: object, **more: object) -> dict[str, Any]:
         ({"type": "image"}, [Attachment(media_type="image/*")]),
     ],
 )
-def test_a_file_is_read_as_what_it_is(given: dict[str, Any], files: list[Attachment]) -> None:
+def test_an_attachment_is_read_with_its_type_and_content(given: dict[str, Any], files: list[Attachment]) -> None:
     (prompt,) = read({"type": "user", "message": {"content": [{"type": "text", "text": "look"}, given]}})
     assert isinstance(prompt, PromptEvent) and list(prompt.attachments) == files
     (answer,) = read({"type": "assistant", "message": {"content": [given]}})

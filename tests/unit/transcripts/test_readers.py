@@ -70,7 +70,7 @@ def test_a_damaged_line_is_an_opaque_event():
         (b'"caf\xe9"', "caf\ufffd"),
     ],
 )
-def test_what_no_session_accepts_is_decoded_to_what_it_does(raw, value):
+def test_values_no_session_accepts_are_decoded_to_accepted_ones(raw, value):
     assert decoded(raw) == value
 
 
@@ -79,13 +79,13 @@ def test_a_value_that_is_nested_too_deeply_is_not_json():
         decoded(b"[" * 100_000)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_line():
+def test_byte_order_marks_and_windows_line_endings_are_stripped():
     found = list(lines(io.BytesIO(b'\xef\xbb\xbf{"a":1}\r\n\r\n{"b":2}\r\n')))
     assert [line.record for line in found] == [{"a": 1}, {"b": 2}]
 
 
 @pytest.mark.parametrize("odd", [True, "5", None, [], -3])
-def test_counts_that_are_no_whole_numbers_are_none(odd):
+def test_counts_that_are_no_integers_are_none(odd):
     usage = {"input_tokens": 4, "output_tokens": odd, "cache_read_input_tokens": odd}
     (event,) = events(claude_code.read_session, assistant({"type": "text", "text": "x"}, **usage))
     assert event.usage == Usage(input=4)
@@ -266,7 +266,7 @@ def test_claude_headless_output_has_server_tools_and_unknown_blocks():
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, True])
-def test_a_type_that_is_no_text_makes_an_opaque_event(kind):
+def test_a_non_text_type_makes_an_opaque_event(kind):
     readers = (codex.read_rollout, codex_exec.read_exec, pi.read_session, pi.read_stream, opencode.read_run)
     for reader in (*readers, claude_code.read_session):
         assert kinds(events(reader, {"type": kind, "x": 1})) == ["Opaque"]

@@ -88,7 +88,7 @@ def test_a_sub_agent_has_only_times():
     assert found.recorded(known) == msgspec.structs.replace(known, ended_at=BEGAN + 3000)
 
 
-def test_the_task_of_an_agent_in_a_team_stands_for_its_first_prompt():
+def test_the_task_of_a_team_agent_is_its_first_prompt():
     task = '<teammate-message teammate_id="lead" summary="Review">\nReview it.\n</teammate-message>'
     assert facts("claude-code", claude(task, 0), claude(task.replace("it", "all"), 1)).prompt == "Review it."
     assert facts("claude-code", claude(task, 0), claude("Mend it", 1)).prompt == "Mend it"

@@ -67,7 +67,7 @@ async def test_many_waits_are_one_request_for_the_highest():
     assert len(reached) == 49
 
 
-async def test_what_was_completed_is_not_asked_for_again():
+async def test_a_completed_transaction_is_not_queried_again():
     node = Node()
     node.complete(5)
     awaiter = Awaiter(node.ask)
@@ -79,11 +79,11 @@ async def test_what_was_completed_is_not_asked_for_again():
     assert node.asked == [4, 4]
 
 
-async def test_a_wait_ends_at_its_time():
+async def test_a_wait_ends_at_its_timeout():
     assert not await Awaiter(Node().ask).wait_until_completed(1, timeout_s=0.05)
 
 
-async def test_who_asks_may_leave_and_another_asks_instead():
+async def test_a_cancelled_querying_waiter_is_replaced_by_another():
     node = Node()
     awaiter = Awaiter(node.ask)
     reached = anyio.Event()
@@ -106,7 +106,7 @@ async def test_who_asks_may_leave_and_another_asks_instead():
     assert node.asked == [7, 7]
 
 
-async def test_a_failure_is_for_the_one_that_asked():
+async def test_a_failure_reaches_only_the_waiter_whose_query_failed():
     node = Node()
     node.failing = [Unknown("lost")]
     node.complete(9)

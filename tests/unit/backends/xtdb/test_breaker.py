@@ -38,7 +38,7 @@ def breaker(clock):
     return Breaker(clock)
 
 
-def test_it_stays_closed_while_failures_are_not_in_a_row(breaker):
+def test_failures_that_are_not_consecutive_keep_it_closed(breaker):
     for _ in range(5):
         fail(breaker, FAILURES_TOLERATED - 1)
         request(breaker)
@@ -46,7 +46,7 @@ def test_it_stays_closed_while_failures_are_not_in_a_row(breaker):
 
 
 @pytest.mark.parametrize("answer", [Refused("no"), ValueError("of the caller")])
-def test_an_answer_is_no_failure_even_if_it_is_no(breaker, answer):
+def test_a_rejection_does_not_count_as_a_failure(breaker, answer):
     fail(breaker, FAILURES_TOLERATED - 1)
     with pytest.raises(type(answer)):
         request(breaker, answer)
@@ -67,7 +67,7 @@ def test_each_trial_that_fails_doubles_the_wait_up_to_a_minute(breaker, clock):
     assert waits == [1, 2, 4, 8, 16, 32, BACKOFF_MAX_S, BACKOFF_MAX_S, BACKOFF_MAX_S]
 
 
-def test_after_a_trial_that_succeeds_the_waits_start_anew(breaker, clock):
+def test_a_successful_trial_resets_the_backoff(breaker, clock):
     fail(breaker, FAILURES_TOLERATED)
     clock.now += 1
     fail(breaker)
@@ -78,14 +78,14 @@ def test_after_a_trial_that_succeeds_the_waits_start_anew(breaker, clock):
     assert breaker.retry_in_s == 1
 
 
-def test_only_one_request_tries(breaker, clock):
+def test_only_one_trial_request_is_allowed(breaker, clock):
     fail(breaker, FAILURES_TOLERATED)
     clock.now += 1
     with breaker.request(), pytest.raises(Unreachable):
         request(breaker)
 
 
-def test_a_trial_that_is_given_up_leaves_the_next_one_to_try(breaker, clock):
+def test_a_cancelled_trial_allows_the_next_one(breaker, clock):
     fail(breaker, FAILURES_TOLERATED)
     clock.now += 1
     with pytest.raises(KeyboardInterrupt), breaker.request():
@@ -95,14 +95,14 @@ def test_a_trial_that_is_given_up_leaves_the_next_one_to_try(breaker, clock):
     assert breaker.state == "closed"
 
 
-def test_those_that_were_under_way_when_it_opened_do_not_make_it_longer(breaker):
+def test_failures_of_requests_begun_before_opening_do_not_extend_the_wait(breaker):
     with suppress(XtdbFailure), breaker.request():
         fail(breaker, FAILURES_TOLERATED)
         raise Unknown("late")
     assert breaker.retry_in_s == 1
 
 
-def test_the_third_failure_in_a_row_opens_it(breaker):
+def test_the_third_consecutive_failure_opens_it(breaker):
     fail(breaker, 2)
     assert breaker.state == "closed"
     fail(breaker)

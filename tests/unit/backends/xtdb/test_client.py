@@ -100,7 +100,7 @@ async def test_an_answer_that_cannot_be_trusted_leaves_the_outcome_unknown(serve
 @pytest.mark.parametrize("call", ["submit", "committed", "entity", "many"])
 @pytest.mark.parametrize("what", ENDLESS)
 @pytest.mark.requirement("XTB-4")
-async def test_an_answer_that_does_not_end_is_not_waited_for(server, call, what):
+async def test_an_endless_response_times_out(server, call, what):
     server.behave = lambda asked: UNTRUSTED[what](SUCCESS.get(call, 200))
     async with XtdbClient(server.url, answer_s=0.2) as client:
         with anyio.fail_after(20), pytest.raises(Unknown) as unknown:
@@ -110,13 +110,13 @@ async def test_an_answer_that_does_not_end_is_not_waited_for(server, call, what)
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.requirement("XTB-3")
-async def test_a_node_that_is_not_there_has_certainly_not_done_it(tmp_path, call):
+async def test_a_missing_node_socket_is_unreachable(tmp_path, call):
     async with XtdbClient(f"unix:{tmp_path}/nobody.sock") as client:
         with pytest.raises(Unreachable):
             await CALLS[call](client)
 
 
-async def test_a_port_where_nobody_listens_is_unreachable_too(free_tcp_port):
+async def test_a_port_without_a_listener_is_unreachable_too(free_tcp_port):
     async with XtdbClient(f"http://127.0.0.1:{free_tcp_port}") as client:
         with pytest.raises(Unreachable):
             await client.submit(OPS)
@@ -127,7 +127,7 @@ def test_an_address_of_another_kind_is_refused():
         XtdbClient("ftp://x")
 
 
-async def test_what_the_node_itself_refuses_is_refused_for_good(server, client):
+async def test_a_rejection_by_the_node_is_final(server, client):
     server.behave = lambda asked: answer(400, REFUSED)
     with pytest.raises(Refused) as refused:
         await client.submit(OPS)
@@ -135,7 +135,7 @@ async def test_what_the_node_itself_refuses_is_refused_for_good(server, client):
     assert refused.value.op == ["xtdb.api/delete", ["a"]]
 
 
-async def test_a_request_that_came_damaged_was_not_applied_but_may_be_sent_again(server, client):
+async def test_a_damaged_request_was_not_applied_and_may_be_repeated(server, client):
     server.behave = lambda asked: answer(400, MALFORMED)
     with pytest.raises(Unreachable, match="damaged"):
         await client.submit(OPS)
@@ -149,7 +149,7 @@ async def test_an_exception_names_its_class(server, client):
 
 
 @pytest.mark.parametrize("status", [400, 500])
-async def test_a_node_that_has_not_got_there_says_so(server, client, status):
+async def test_a_node_behind_the_transaction_raises_behind(server, client, status):
     server.behave = lambda asked: answer(status, OUT_OF_SYNC)
     with pytest.raises(Behind):
         await client.entity("a", valid_time=1, tx_id=9)
@@ -161,7 +161,7 @@ async def test_a_transaction_that_the_node_has_lost_is_unknown(server, client):
         await client.committed(7, timeout_s=1)
 
 
-async def test_what_is_absent_is_no_failure(server, client):
+async def test_an_absent_entity_is_not_a_failure(server, client):
     server.behave = lambda asked: answer(404, ABSENT)
     assert await client.entity("a", valid_time=1) is None
     assert await client.latest_completed() is None
@@ -177,7 +177,7 @@ async def test_what_is_absent_is_no_failure(server, client):
         Delete("\ud800", 5),
     ],
 )
-async def test_what_cannot_be_written_is_refused_before_anything_is_sent(server, client, op):
+async def test_unencodable_operations_are_rejected_before_sending(server, client, op):
     with pytest.raises(Refused) as refused:
         await client.submit([*OPS, op])
     assert (refused.value.op, server.asked) == (op, [])
@@ -196,7 +196,7 @@ async def test_a_transaction_is_written_as_xtdb_reads_it(server, client):
     ) % (spelled, spelled)
 
 
-async def test_a_slow_await_is_asked_again_until_its_time_is_over(server, client):
+async def test_a_slow_await_is_repeated_until_its_timeout(server, client):
     answers = {"await-tx": answer(500, TIMEOUT), "latest-completed-tx": answer(200, SUBMITTED)}
     server.behave = lambda asked: answers[asked.path]
     with pytest.raises(Unknown) as unknown:
@@ -205,7 +205,7 @@ async def test_a_slow_await_is_asked_again_until_its_time_is_over(server, client
     assert client.breaker.state == "closed"
 
 
-async def test_connections_are_few_however_much_is_asked(server, client):
+async def test_connections_are_limited_under_many_concurrent_calls(server, client):
     server.behave = lambda asked: answer(404, ABSENT)
     async with anyio.create_task_group() as group:
         for n in range(100):
@@ -214,7 +214,7 @@ async def test_connections_are_few_however_much_is_asked(server, client):
     assert server.busiest <= 16
 
 
-async def test_a_request_that_is_cancelled_takes_no_connection_along(server, client):
+async def test_a_cancelled_request_does_not_leak_its_connection(server, client):
     for _ in range(40):
         with anyio.move_on_after(0.005):
             await client.entity("a", valid_time=1)
@@ -223,7 +223,7 @@ async def test_a_request_that_is_cancelled_takes_no_connection_along(server, cli
 
 
 @pytest.mark.requirement("XTB-3")
-async def test_whoever_still_asks_a_client_that_is_closed_is_told_so_and_not_cancelled(server):
+async def test_pending_calls_of_a_closed_client_fail_and_are_not_cancelled(server):
     failed: list[XtdbFailure] = []
     all_taken = anyio.Event()
 
@@ -313,7 +313,7 @@ async def test_a_bulk_read_that_fails_in_one_part_fails(server, client):
         b'["^ ","a",1]',
     ],
 )
-async def test_a_row_that_is_none_makes_the_answer_none(server, client, body):
+async def test_an_invalid_row_makes_the_response_unexpected(server, client, body):
     server.behave = lambda asked: answer(200, body)
     with pytest.raises(Unknown, match="unexpected response"):
         await client.entities(["a"], valid_time=1)
@@ -333,13 +333,13 @@ async def test_a_row_that_is_none_makes_the_answer_none(server, client, body):
     ],
 )
 @pytest.mark.requirement("XTB-3")
-async def test_what_is_said_of_another_entity_makes_the_answer_none(server, client, call, body):
+async def test_a_row_about_another_entity_makes_the_response_unexpected(server, client, call, body):
     server.behave = lambda asked: answer(200, body)
     with pytest.raises(Unknown, match="unexpected response"):
         await CALLS[call](client)
 
 
-async def test_a_version_without_its_document_makes_the_answer_none(server, client):
+async def test_a_version_without_its_document_makes_the_response_unexpected(server, client):
     row = b'["^ ","~:xtdb.api/tx-id",1,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m1",'
     hashed = b'"~:xtdb.api/content-hash",["~#xtdb/oid","%s"],"~:xtdb.api/doc",null]'
     server.behave = lambda asked: answer(200, b"[" + row + hashed % (b"1" * 40) + b"]")
@@ -362,7 +362,7 @@ async def test_a_version_that_another_node_has_evicted_is_left_out_of_a_history(
 
 
 @pytest.mark.requirement("XTB-3")
-async def test_a_page_of_a_history_that_does_not_go_on_makes_the_answer_none(server, client):
+async def test_a_history_page_without_progress_is_an_unexpected_response(server, client):
     row = b'["^ ","~:xtdb.api/tx-id",%d,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m%d",'
     row += b'"~:xtdb.api/content-hash","1","~:xtdb.api/doc",["^ ","~:xt/id","a"]]'
     for body in (b"[" + row % (1, 5) + b"]", b"[]"):

@@ -63,7 +63,7 @@ def through_xtdb(doc: messages.Doc, dice: random.Random) -> messages.Doc:
 )
 @settings(max_examples=500)
 @pytest.mark.requirement("XTB-2")
-def test_a_version_comes_back_byte_for_byte(body, content, dice):
+def test_a_version_round_trips_byte_for_byte(body, content, dice):
     version = Version("toolcall:~x", 5, 7, 9, body, content)
     doc = through_xtdb(xtdb_documents.to_doc(version, WRITER), dice)
     assert xtdb_documents.from_doc(doc, 5) == (version, WRITER)
@@ -72,7 +72,7 @@ def test_a_version_comes_back_byte_for_byte(body, content, dice):
 @given(bodies)
 @settings(max_examples=200)
 @pytest.mark.requirement("XTB-2")
-def test_what_a_client_named_never_becomes_a_key_of_xtdb(body):
+def test_names_from_clients_never_become_xtdb_keys(body):
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body), WRITER)
     assert set(doc) <= set(messages.KEYS)
     assert set(doc["payload"]) <= {"tx", "tx_time", "valid_time", "content", "fields", "order", "body"}
@@ -84,7 +84,7 @@ def body_of(payload: dict[str, Any]) -> bytes:
     )
 
 
-def test_a_source_that_is_no_file_comes_back_and_has_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_is_not_a_file_round_trips_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCE_TYPES, "memory", MemorySource)
     stub = file_stub(file_id(blob("notes")), blob("notes"))
     version = Version(stub.id, 4, 7, 9, encode_document(stub), None)
@@ -127,12 +127,12 @@ def test_a_document_is_readable_in_the_node():
 
 
 @pytest.mark.parametrize("payload", [{}, {"a": 1, "b": {"c": [], "d": None}}, {"a": [{"b": 1, "c": {}}]}])
-def test_keys_in_order_need_no_word_about_it(payload):
+def test_sorted_keys_need_no_order_field(payload):
     assert "order" not in xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)["payload"]
 
 
 @pytest.mark.parametrize("payload", [{"a": -0.0}, {"a": [{"b": float("nan")}]}, {"a": float("inf")}, {"a": b"x"}])
-def test_what_xtdb_would_change_is_kept_whole(payload):
+def test_documents_that_xtdb_would_alter_are_stored_as_bytes(payload):
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of(payload)), WRITER)
     assert "fields" not in doc["payload"]
     assert (doc["type"], doc["content_hash"]) == ("file", "c" * 64), "hidden from no query"
@@ -149,7 +149,7 @@ def test_hashes_that_look_like_unsafe_floats_change_nothing():
 
 
 @pytest.mark.requirement("XTB-8")
-def test_what_is_looked_up_is_at_the_top_level():
+def test_lookup_fields_are_at_the_top_level():
     call = Document(
         id="call-1",
         type="toolcall",
@@ -194,14 +194,14 @@ def test_a_deletion_has_no_document():
         {"identity_hash": 5},
     ],
 )
-def test_a_document_of_somebody_else_is_an_error(damage):
+def test_a_document_of_another_program_is_an_error(damage):
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER) | damage
     with pytest.raises(ValueError, match=r"document|number|base64|hex|argument|padding|alphabet"):
         xtdb_documents.from_doc(doc, 1)
 
 
 @pytest.mark.parametrize("order", [{}, {"order": []}])
-def test_a_document_without_a_bottom_is_an_error(order):
+def test_an_endlessly_nested_document_is_an_error(order):
     fields: dict[str, Any] = {}
     for _ in range(50_000):
         fields = {"a": fields}
@@ -219,7 +219,7 @@ def joined(docs: list[messages.Doc], ref: bytes) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1, CONTENT_INLINE_BYTES_MAX, CONTENT_INLINE_BYTES_MAX + 1, 3_000_000])
 @pytest.mark.parametrize("character", ["x", "\u20ac", "\U0001f600"])
-def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
+def test_text_round_trips_in_parts_named_by_their_hash(size, character):
     kinds = len(character.encode())
     whole = character * (size // kinds) + "y" * (size % kinds)
     ref = blake3(whole.encode()).digest()
@@ -234,7 +234,7 @@ def test_text_comes_back_in_parts_that_are_named_by_their_hash(size, character):
 
 
 @pytest.mark.parametrize("size", [1, xtdb_documents.WHOLE_BYTES_MAX, xtdb_documents.WHOLE_BYTES_MAX + 1, 3_000_000])
-def test_bytes_that_are_no_text_come_back_from_base64(size):
+def test_binary_content_round_trips_through_base64(size):
     whole = b"\xff" * size
     ref = blake3(whole).digest()
     docs = json.loads(json.dumps(xtdb_documents.content_docs(ref, whole)))

@@ -53,7 +53,7 @@ def test_a_status_is_read_in_both_spellings(read: dict[str, object]) -> None:
     assert to_status(failed).ingester_failed
 
 
-def test_a_status_may_lack_all_but_the_state_of_the_ingester() -> None:
+def test_only_the_ingester_state_is_required_in_a_status() -> None:
     found = to_status({"ingesterFailed?": True, "size": None, "version": 7})
     assert (found.version, found.keys, found.bytes, found.ingester_failed) == (None, None, None, True)
     for read in ({}, {"ingesterFailed?": "no"}, []):
@@ -79,7 +79,7 @@ def test_a_request_is_refused_only_if_the_node_blames_it(kind: str, status: int,
     assert (type(found), found.status) == (expected, status)
 
 
-def test_other_failures_are_told_by_their_kind_and_status() -> None:
+def test_other_failures_are_classified_by_kind_and_status() -> None:
     def kind_of(status: int, **fields: str) -> type[XtdbFailure]:
         return type(failure(status, TYPE, transit.encode(dict(fields))))
 

@@ -69,30 +69,30 @@ def same(one: Any, other: Any) -> bool:
 
 @given(values)
 @settings(max_examples=400)
-def test_what_is_written_reads_back_as_it_was(value):
+def test_encoded_values_are_decoded_unchanged(value):
     assert same(decode(encode(value)), value)
 
 
 @given(values)
 @settings(max_examples=300)
-def test_what_a_caching_writer_says_reads_back_as_it_was(value):
+def test_values_from_a_caching_writer_are_decoded_unchanged(value):
     assert same(decode(as_answered(value)), value)
 
 
 @given(st.lists(values, max_size=6))
 @settings(max_examples=200)
-def test_values_written_together_are_as_each_alone(several):
+def test_values_encoded_together_equal_each_encoded_alone(several):
     assert transit.encode_all(several) == [encode(value) for value in several]
 
 
-def test_a_cache_that_is_full_starts_anew_on_both_sides():
+def test_a_full_cache_restarts_on_both_sides():
     maps = [{f"key {n % 5000}": n, "same": n, Keyword(f"k/{n % 2500}"): [Keyword("value")]} for n in range(10_000)]
     read = decode(as_answered(maps))
     assert read == maps
     assert type(list(read[7_000])[2]) is Keyword
 
 
-def test_a_key_of_three_characters_takes_no_place_in_the_cache():
+def test_a_key_of_three_characters_is_not_cached():
     assert decode(b'[["^ ","abc",1,"abcd",2],["^ ","^0",3]]') == [{"abc": 1, "abcd": 2}, {"abcd": 3}]
 
 
@@ -117,7 +117,7 @@ def test_a_key_of_three_characters_takes_no_place_in_the_cache():
         (b"-0.0", -0.0),
     ],
 )
-def test_what_else_a_node_answers_is_understood(spelled, meant):
+def test_other_spellings_of_a_node_are_decoded(spelled, meant):
     assert decode(spelled) == meant
     assert type(decode(spelled)) is type(meant) or isinstance(meant, str)
 
@@ -152,7 +152,7 @@ def test_what_else_a_node_answers_is_understood(spelled, meant):
         b'["~#list",' * 5_000 + b"1" + b"]" * 5_000,
     ],
 )
-def test_what_is_no_transit_is_refused(spelled):
+def test_invalid_transit_is_rejected(spelled):
     with pytest.raises(NotTransit):
         decode(spelled)
 
@@ -167,7 +167,7 @@ def test_anything_at_all_is_read_or_refused(data):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {"a": [None, -math.inf]}, "\ud800", {"a": object()}])
-def test_what_json_has_no_word_for_is_not_written(value):
+def test_values_without_a_json_form_are_not_encoded(value):
     with pytest.raises((ValueError, TypeError)):
         encode(value)
 

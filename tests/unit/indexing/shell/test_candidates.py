@@ -235,12 +235,12 @@ def test_names_from_the_top_of_a_work_tree_are_anchored_to_the_repository(comman
         ("cat a.py", ""),
     ],
 )
-def test_names_from_where_the_command_ran_are_not(command: str, output: str):
+def test_names_from_the_commands_directory_are_not_anchored(command: str, output: str):
     (found,) = candidates(f"cd sub && {command}", output, "/w").paths
     assert (found.path, found.anchor, found.base) == ("/w/sub/a.py", None, "")
 
 
-def test_what_a_script_of_a_workspace_printed_is_relative_to_the_package_that_npm_tells():
+def test_workspace_script_paths_are_relative_to_the_package_npm_reports():
     output = "> a@1 build\n> tsc\n\nsrc/x.ts(1,2): error\n> b@1 build\nsrc/y.ts(1,2): error\nnpm error path /w/b\n"
     assert files("npm run build", output) == ["/w/src/x.ts", "/w/b/src/y.ts"]
     assert files("npm test -w packages/a", "src/x.ts:1:2\n") == ["/w/packages/a/src/x.ts"]
@@ -261,7 +261,7 @@ def test_what_a_script_of_a_workspace_printed_is_relative_to_the_package_that_np
         ("cd $HOME", "/w"),
     ],
 )
-def test_the_directory_afterwards_is_where_the_shell_stands(command: str, cwd: str):
+def test_the_directory_afterwards_is_the_shells_current_one(command: str, cwd: str):
     assert candidates(command, "", "/w").cwd == cwd
 
 
@@ -304,7 +304,7 @@ def test_a_mixed_output_counts_only_strict_lines():
         "a.py\r\nb.py\r\n",
     ],
 )
-def test_what_a_harness_puts_around_an_output_is_taken_off(output: str):
+def test_harness_text_around_an_output_is_stripped(output: str):
     assert files("ls", output) == ["/w/a.py", "/w/b.py"]
 
 
@@ -448,7 +448,7 @@ def test_search_tools_of_harnesses_are_read(command: str, output: str, expected:
     ],
 )
 @pytest.mark.requirement("DIS-1")
-def test_the_operands_of_a_program_are_told_from_its_options(command: str, certain: list[str], doubted: list[str]):
+def test_operands_of_a_program_are_distinguished_from_its_options(command: str, certain: list[str], doubted: list[str]):
     found = candidates(command, "", "/w").paths
     assert sorted(one.path for one in found if one.certain) == certain
     assert sorted(one.path for one in found if not one.certain) == doubted

@@ -53,7 +53,7 @@ def test_a_real_command_names_the_files_of_its_label_and_no_others(case: Case):
 
 
 @pytest.mark.requirement("DIS-3")
-def test_what_a_daemon_makes_objects_of_stays_above_its_floors():
+def test_discovered_objects_stay_above_the_precision_and_recall_floors():
     corpus = list(cases())
     with observing(corpus) as objects:
         found = score(objects, split, corpus)
@@ -62,11 +62,11 @@ def test_what_a_daemon_makes_objects_of_stays_above_its_floors():
     assert found["fresh"].recall >= 0.97, found["fresh"].misses
 
 
-def test_hardly_a_word_is_taken_for_what_may_be_a_file():
+def test_hardly_any_word_is_a_possible_file_name():
     assert sum(len(words(case)) for case in cases()) <= 15
 
 
-def test_directories_are_hardly_ever_taken_for_files(scores: dict[str, Score]):
+def test_directories_are_hardly_ever_mistaken_for_files(scores: dict[str, Score]):
     assert scores["all"].directories <= 2
 
 
@@ -86,7 +86,7 @@ def test_splitting_on_blanks_is_far_worse(scores: dict[str, Score]):
     assert plain.recall < scores["all"].recall
 
 
-def test_the_corpus_says_where_every_case_comes_from_and_has_no_doubles():
+def test_every_corpus_case_has_a_source_and_is_unique():
     corpus = list(cases())
     assert len(corpus) >= 250
     assert len({case.id for case in corpus}) == len(corpus)

@@ -99,7 +99,7 @@ DOUBTFUL_FORMS = [
 
 @pytest.mark.parametrize(("command", "output", "expected"), DOUBTFUL_FORMS)
 @pytest.mark.requirement("DIS-1")
-def test_of_lines_that_could_be_read_in_two_ways_these_name_files(command: str, output: str, expected: list[str]):
+def test_ambiguous_lines_name_these_files(command: str, output: str, expected: list[str]):
     assert files(command, output) == expected
 
 
@@ -108,7 +108,7 @@ def test_a_mark_of_a_classified_listing_without_a_name_names_nothing(mark: str):
     assert named("ls -F a b", f"{mark}\n") == ["/w/a", "/w/b"]
 
 
-def test_what_a_search_found_is_not_taken_for_the_name_of_a_file():
+def test_matched_text_of_a_search_is_not_a_file_name():
     assert files("rg foo", "a.py:12: see b.py:3\n") == ["/w/a.py"]
     assert files("rg foo src", "src/a.py\n1:see c.py:4:\n") == ["/w/src/a.py"]
     assert named("rg -I foo src", "from x.py: y\n") == ["/w/src"]
@@ -166,7 +166,7 @@ def test_listings_that_run_into_each_other_or_into_columns_are_settled_by_the_di
     assert expected <= set(named(command, output))
 
 
-def test_of_two_listings_no_name_is_certain_to_be_of_either():
+def test_no_name_of_two_listings_is_certain():
     assert files("ls a && ls b", "x.py\ny.py\n") == []
 
 
@@ -190,7 +190,7 @@ DIRECTORIES = [
 
 @pytest.mark.parametrize(("command", "output", "expected"), DIRECTORIES)
 @pytest.mark.requirement("DIS-1")
-def test_where_the_shell_stood_and_what_its_words_meant(command: str, output: str, expected: list[str]):
+def test_paths_follow_the_shells_directory_and_word_expansion(command: str, output: str, expected: list[str]):
     assert files(command, output) == expected
 
 
@@ -207,7 +207,7 @@ LOOPS = [
 
 @pytest.mark.parametrize(("command", "output", "expected"), LOOPS)
 @pytest.mark.requirement("DIS-1")
-def test_a_loop_that_says_which_file_it_is_at_names_these_files(command: str, output: str, expected: list[str]):
+def test_a_loop_that_prints_its_current_file_names_these_files(command: str, output: str, expected: list[str]):
     assert files(command, output) == expected
 
 
@@ -223,7 +223,7 @@ def test_a_loop_that_says_which_file_it_is_at_names_these_files(command: str, ou
     ],
 )
 @pytest.mark.requirement("DIS-1")
-def test_what_other_harnesses_put_around_an_output_is_taken_off(output: str):
+def test_output_wrappers_of_other_harnesses_are_stripped(output: str):
     assert files("ls", output) == ["/w/a.py", "/w/b.py"]
 
 

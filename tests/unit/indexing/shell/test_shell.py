@@ -36,11 +36,11 @@ def words(script: Script) -> list[list[list[str]]]:
         ("while read f; do cat x; done; ls", [[["read", "f", "cat", "x"]], [["ls"]]]),
     ],
 )
-def test_words_pipelines_and_lists_come_apart_as_a_shell_does_it(command: str, expected: list):
+def test_words_pipelines_and_lists_are_split_as_in_a_shell(command: str, expected: list):
     assert words(parse(command)) == expected
 
 
-def test_a_word_says_what_cannot_be_known():
+def test_unknowable_parts_of_a_word_are_marked():
     (simple,) = parse("cat $x $(ls) ~/a *.py `b` 'lit*'").pipelines[0].stages
     assert isinstance(simple, Simple)
     _, variable, substituted, home, glob, ticks, literal = simple.words
@@ -50,7 +50,7 @@ def test_a_word_says_what_cannot_be_known():
     assert not literal.glob
 
 
-def test_redirections_are_no_words():
+def test_redirections_are_not_words():
     (simple,) = parse("make > out.log 2>&1 < in.txt 2>/dev/null").pipelines[0].stages
     assert isinstance(simple, Simple)
     assert [word.text for word in simple.words] == ["make"]
@@ -80,7 +80,7 @@ def test_loops_keep_their_words_and_their_body():
     assert words(loop.body) == [[["cat", "\0f\0"]]]
 
 
-def test_a_subshell_is_told_from_a_group():
+def test_a_subshell_is_distinguished_from_a_group():
     (first,), (second,) = (pipeline.stages for pipeline in parse("(cd a); { cd b; }").pipelines)
     assert isinstance(first, CommandGroup) and first.subshell
     assert isinstance(second, CommandGroup) and not second.subshell
