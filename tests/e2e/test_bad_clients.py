@@ -189,7 +189,7 @@ async def settled(daemon: DaemonProcess, fds: int) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("abuse", ABUSES)
 @pytest.mark.requirement("RPC-2", "RPC-9")
-async def test_others_are_answered_beside_a_bad_client_and_nothing_of_it_stays(
+async def test_other_clients_are_served_beside_a_bad_client_and_no_resources_leak(
     daemon: DaemonProcess, abuse: str
 ) -> None:
     await daemon.start()
@@ -208,7 +208,7 @@ async def test_others_are_answered_beside_a_bad_client_and_nothing_of_it_stays(
 
 
 @pytest.mark.anyio
-async def test_clients_that_do_not_read_are_let_go(daemon: DaemonProcess) -> None:
+async def test_clients_that_do_not_read_are_disconnected(daemon: DaemonProcess) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
         await wire.call("session.create", agent="a", session="s")

@@ -40,7 +40,7 @@ def permitted() -> set[str]:
 
 
 @pytest.mark.requirement("SVC-6")
-def test_what_a_daemon_at_work_asks_of_the_kernel_is_within_the_units_filter(tmp_path: Path) -> None:
+def test_system_calls_of_a_busy_daemon_are_within_the_units_filter(tmp_path: Path) -> None:
     if shutil.which("strace") is None or shutil.which("systemd-analyze") is None:
         pytest.skip("needs strace and systemd-analyze: apt-get install strace systemd")
     trace, path = tmp_path / "trace", tmp_path / "ctxd.sock"

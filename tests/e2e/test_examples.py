@@ -36,7 +36,7 @@ async def test_the_demo_shows_that_the_context_is_byte_equal_after_kill_9(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_loop_mends_a_project_with_the_daemon_it_finds(daemon: DaemonProcess, tmp_path: Path) -> None:
+async def test_the_loop_fixes_a_project_with_the_running_daemon(daemon: DaemonProcess, tmp_path: Path) -> None:
     await daemon.start()
     place = tmp_path / "files"
     place.mkdir()

@@ -124,7 +124,7 @@ async def test_a_sandbox_that_cannot_be_released_for_a_full_disk_stays_whole(sma
 
 @pytest.mark.anyio
 @pytest.mark.requirement("DUR-3")
-async def test_a_commit_that_finds_no_room_is_refused_and_the_daemon_goes_on(daemon: DaemonProcess) -> None:
+async def test_a_full_disk_rejects_the_commit_and_later_writes_succeed(daemon: DaemonProcess) -> None:
     await daemon.start(failpoints="journal.commit=error:ENOSPC*2@5")
     async with await Wire.open(daemon.socket) as wire:
         await wire.call("session.create", agent="a", session="s")
@@ -210,7 +210,7 @@ async def test_a_second_daemon_on_the_same_state_ends_and_names_the_first(
 
 @pytest.mark.anyio
 @pytest.mark.requirement("OPS-2")
-async def test_a_daemon_that_is_asked_to_end_under_load_ends_in_order_and_loses_nothing(tmp_path: Path) -> None:
+async def test_sigterm_under_load_ends_the_daemon_cleanly_without_loss(tmp_path: Path) -> None:
     with daemon_process(tmp_path) as daemon:
         storm = Storm(daemon)
 

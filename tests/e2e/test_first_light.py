@@ -75,7 +75,7 @@ async def test_a_context_survives_kill_9_byte_for_byte(client: Client, daemon: D
     assert resumed.session.pinned_set == (read.object,)
 
 
-async def test_what_changed_on_disk_while_nobody_looked_is_found_at_resume(
+async def test_changes_on_disk_during_downtime_are_found_at_resume(
     client: Client, daemon: DaemonProcess, tree: Path
 ) -> None:
     session = await client.session("s", agent="a", workdir=str(tree))
@@ -100,7 +100,7 @@ async def test_what_changed_on_disk_while_nobody_looked_is_found_at_resume(
 
 @pytest.mark.requirement("NOT-1")
 @pytest.mark.requirement("NOT-4")
-async def test_two_agents_in_two_views_share_a_file_and_are_told_of_its_changes(client: Client, tree: Path) -> None:
+async def test_two_agents_in_two_views_share_a_file_and_are_notified_of_its_changes(client: Client, tree: Path) -> None:
     host = await client.session("host", agent="a", workdir=str(tree))
     boxed = await client.session("boxed", agent="b", workdir=WORKSPACE, mounts={WORKSPACE: str(tree)})
     mine = await host.read(f"{tree}/src/main.py")
@@ -123,7 +123,7 @@ async def test_two_agents_in_two_views_share_a_file_and_are_told_of_its_changes(
     assert set((await client.object_sessions(mine.object)).sessions) == {"host", "boxed"}
 
 
-async def test_a_render_shows_the_file_as_it_is_on_disk_without_anybody_saying_so(client: Client, tree: Path) -> None:
+async def test_a_render_shows_the_current_file_without_a_report(client: Client, tree: Path) -> None:
     session = await client.session("s", agent="a", workdir=str(tree))
     read = await session.read("src/main.py")
     await session.assemble()

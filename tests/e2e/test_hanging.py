@@ -19,7 +19,7 @@ ENDS_S_MAX = 30.0
 
 
 @pytest.mark.requirement("FS-9")
-async def test_a_file_system_that_hangs_keeps_nobody_who_reads_elsewhere_nor_the_daemon(tmp_path: Path) -> None:
+async def test_a_hanging_filesystem_blocks_neither_other_reads_nor_shutdown(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     (root / "near").mkdir()
     refused: list[str] = []

@@ -30,7 +30,7 @@ async def trackers_of(client: Client) -> dict[str, Tracker]:
 
 @pytest.mark.slow
 @pytest.mark.requirement("TRK-9")
-async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back(tmp_path: Path) -> None:
+async def test_a_hanging_mount_is_logged_and_its_files_recover(tmp_path: Path) -> None:
     root = tmp_path.resolve()
     for name in ("near", "far"):
         (root / name).mkdir()

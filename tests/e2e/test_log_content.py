@@ -52,7 +52,7 @@ def call(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("SVC-9")
-def test_nothing_that_clients_say_or_files_hold_reaches_the_log(manager: ServiceManager, tmp_path: Path) -> None:
+def test_no_client_or_file_content_reaches_the_log(manager: ServiceManager, tmp_path: Path) -> None:
     manager.start()
     (tmp_path / "a.py").write_text(f"# {MARK}\n")
     (tmp_path / "b.py").write_bytes(b"\0\xff" + MARK.encode())
@@ -81,7 +81,7 @@ def test_nothing_that_clients_say_or_files_hold_reaches_the_log(manager: Service
 
 @pytest.mark.requirement("SVC-9")
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_what_a_bug_says_of_itself_is_not_logged_but_where_it_is(format: Any) -> None:
+def test_exception_messages_are_not_logged_but_their_location_is(format: Any) -> None:
     stream = StringIO()
     log = open_log(format=format, stream=stream)
     try:
@@ -100,7 +100,7 @@ def test_what_a_bug_says_of_itself_is_not_logged_but_where_it_is(format: Any) ->
 
 @pytest.mark.anyio
 @pytest.mark.requirement("SVC-9")
-async def test_what_no_call_catches_is_logged_without_what_it_was_about(anyio_backend: str) -> None:
+async def test_uncaught_exceptions_are_logged_without_their_message(anyio_backend: str) -> None:
     stream = StringIO()
     log_uncaught_exceptions(open_log(format="json", stream=stream))
 

@@ -65,7 +65,7 @@ def scraped(folder: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
 
 
 @pytest.mark.requirement("SVC-8")
-def test_writes_calls_and_what_there_is_are_counted(manager: ServiceManager, tmp_path: Path) -> None:
+def test_metrics_count_writes_calls_and_resources(manager: ServiceManager, tmp_path: Path) -> None:
     before = scraped(tmp_path)
     (tmp_path / "a.py").write_text("print()\n")
     with connect_sync(manager.socket) as client:
@@ -98,7 +98,7 @@ def test_writes_calls_and_what_there_is_are_counted(manager: ServiceManager, tmp
 
 
 @pytest.mark.requirement("SVC-8")
-def test_what_sandboxes_do_is_counted_as_the_status_counts_it(manager: ServiceManager, tmp_path: Path) -> None:
+def test_sandbox_metrics_match_the_status(manager: ServiceManager, tmp_path: Path) -> None:
     with connect_sync(manager.socket) as client:
         for name in ("one", "two"):
             client.session_create("a", session=name, filesystem_id="b" * 64)
@@ -113,9 +113,7 @@ def test_what_sandboxes_do_is_counted_as_the_status_counts_it(manager: ServiceMa
 
 
 @pytest.mark.requirement("SVC-8")
-def test_what_sandboxes_were_refused_stays_counted_when_they_are_released(
-    manager: ServiceManager, tmp_path: Path
-) -> None:
+def test_quota_refusals_stay_counted_after_a_sandbox_is_released(manager: ServiceManager, tmp_path: Path) -> None:
     def refusals() -> float:
         return scraped(tmp_path)["ctxd_quota_refusals_total", ()]
 
@@ -157,7 +155,7 @@ def test_the_socket_is_the_owners_alone_and_names_nothing_that_a_client_chose(
     ],
     ids=["method", "path", "nothing", "too long"],
 )
-def test_whatever_else_is_asked_is_refused_and_the_next_one_is_answered(
+def test_invalid_metrics_requests_are_refused_and_the_next_one_succeeds(
     manager: ServiceManager, tmp_path: Path, request_: bytes, status: bytes
 ) -> None:
     try:
@@ -168,9 +166,7 @@ def test_whatever_else_is_asked_is_refused_and_the_next_one_is_answered(
 
 
 @pytest.mark.requirement("SVC-8")
-def test_those_who_ask_and_say_no_more_keep_nobody_from_being_answered_for_long(
-    manager: ServiceManager, tmp_path: Path
-) -> None:
+def test_idle_metrics_connections_do_not_block_scrapes_for_long(manager: ServiceManager, tmp_path: Path) -> None:
     idle = [socket.socket(socket.AF_UNIX) for _ in range(8)]
     try:
         for each in idle:

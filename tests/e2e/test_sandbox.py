@@ -95,7 +95,7 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.mark.requirement("BOX-1")
 @pytest.mark.usefixtures("bubblewrap")
 @pytest.mark.parametrize("ending", ["kill", "stop"])
-async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
+async def test_a_client_in_a_sandbox_continues_across_a_daemon_restart(
     tmp_path: Path, workspace: Path, ending: str
 ) -> None:
     mount = Mount(agent_prefix="/workspace", canonical_prefix=str(workspace))

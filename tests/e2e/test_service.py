@@ -42,7 +42,7 @@ def answer(connection: socket.socket) -> Any:
 
 
 @pytest.mark.requirement("SVC-1")
-def test_ready_is_said_once_what_connected_before_the_start_can_be_answered(manager: ServiceManager) -> None:
+def test_ready_is_sent_once_and_earlier_connections_are_served(manager: ServiceManager) -> None:
     early = sent(manager.socket, "daemon.status")
     manager.start()
     assert answer(early)["result"]["socket"] == str(manager.socket)
@@ -53,7 +53,7 @@ def test_ready_is_said_once_what_connected_before_the_start_can_be_answered(mana
 
 
 @pytest.mark.requirement("SVC-1")
-def test_ready_is_not_said_while_the_journal_is_being_opened(manager: ServiceManager) -> None:
+def test_ready_is_not_sent_while_the_journal_is_opening(manager: ServiceManager) -> None:
     manager.launch(failpoints="journal.begin=sleep:1s*1")
     with pytest.raises(TimeoutError):
         manager.until("READY", seconds=0.7)
@@ -62,7 +62,7 @@ def test_ready_is_not_said_while_the_journal_is_being_opened(manager: ServiceMan
 
 @pytest.mark.requirement("SVC-2")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stop", "kill"])
-def test_who_connects_while_no_daemon_runs_is_served_by_the_next_one_on_either_socket(
+def test_connections_made_without_a_daemon_are_served_by_the_next_on_both_sockets(
     manager: ServiceManager, number: signal.Signals
 ) -> None:
     manager.start()
@@ -85,7 +85,7 @@ def test_who_connects_while_no_daemon_runs_is_served_by_the_next_one_on_either_s
 
 
 @pytest.mark.requirement("SVC-2")
-def test_a_kept_socket_that_is_no_sandboxs_any_more_is_let_go_of(manager: ServiceManager, tmp_path: Path) -> None:
+def test_a_kept_socket_without_a_sandbox_is_closed(manager: ServiceManager, tmp_path: Path) -> None:
     manager.start()
     manager.end()
     stray = tmp_path / SANDBOXES_NAME / ("q" * 16)
@@ -101,7 +101,7 @@ def test_a_kept_socket_that_is_no_sandboxs_any_more_is_let_go_of(manager: Servic
 
 
 @pytest.mark.requirement("SVC-3")
-def test_the_watchdog_hears_of_the_daemon_while_work_is_done(tmp_path: Path) -> None:
+def test_the_watchdog_is_notified_while_work_completes(tmp_path: Path) -> None:
     with service_manager(tmp_path, watchdog_s=2.0) as manager:
         manager.start()
         for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_frozen_daemon_misses_the_watchdog(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("SVC-3")
-def test_a_loop_that_turns_over_a_commit_that_does_not_end_misses_the_watchdog(tmp_path: Path) -> None:
+def test_a_commit_that_never_ends_misses_the_watchdog(tmp_path: Path) -> None:
     with service_manager(tmp_path, watchdog_s=2.0) as manager:
         manager.start(failpoints="journal.flush=sleep:8s*1@3")
         manager.until("WATCHDOG")
@@ -138,7 +138,7 @@ def test_a_loop_that_turns_over_a_commit_that_does_not_end_misses_the_watchdog(t
 
 
 @pytest.mark.requirement("SVC-4")
-def test_on_sighup_what_can_change_does_and_what_cannot_is_named(tmp_path: Path) -> None:
+def test_sighup_applies_reloadable_settings_and_names_the_others(tmp_path: Path) -> None:
     settings = tmp_path / "ctxd.toml"
     settings.write_text('[log]\nlevel = "error"\n')
     with service_manager(tmp_path) as manager:
@@ -164,7 +164,7 @@ def test_on_sighup_what_can_change_does_and_what_cannot_is_named(tmp_path: Path)
 
 
 @pytest.mark.requirement("SVC-5")
-def test_what_goes_to_the_journal_has_its_severity_in_front(tmp_path: Path) -> None:
+def test_journal_log_lines_are_prefixed_with_their_severity(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     log.touch()
     found = log.stat()
@@ -177,14 +177,14 @@ def test_what_goes_to_the_journal_has_its_severity_in_front(tmp_path: Path) -> N
         assert all(json.loads(line[3:])["level"] == "info" for line in lines)
 
 
-def test_no_child_of_the_daemon_inherits_what_was_handed_to_it(manager: ServiceManager) -> None:
+def test_inherited_sockets_are_close_on_exec(manager: ServiceManager) -> None:
     manager.start()
     flags = Path(f"/proc/{manager.pid}/fdinfo/3").read_text().split("flags:")[1].split()[0]
     assert os.readlink(f"/proc/{manager.pid}/fd/3").startswith("socket:")
     assert int(flags, 8) & os.O_CLOEXEC
 
 
-def test_many_who_wait_for_the_next_daemon_are_all_served(manager: ServiceManager) -> None:
+def test_many_clients_waiting_for_the_next_daemon_are_all_served(manager: ServiceManager) -> None:
     manager.start()
     manager.end(signal.SIGKILL)
     waiting = [sent(manager.socket, "daemon.status") for _ in range(200)]

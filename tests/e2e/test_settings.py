@@ -184,7 +184,7 @@ async def test_secrets_are_looked_for_as_configured(daemon: Configured) -> None:
     assert "[REDACTED:badge:" in str(kept) and "123456" not in str(kept)
 
 
-async def test_what_waits_for_the_node_is_bounded_as_configured(daemon: Configured) -> None:
+async def test_the_node_backlog_is_bounded_as_configured(daemon: Configured) -> None:
     await daemon.start()
     async with await Wire.open(daemon.socket) as wire:
         made = await wire.call("session.create", agent="a", session="s")

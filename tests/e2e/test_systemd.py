@@ -97,7 +97,7 @@ def answers(program: "subprocess.Popen[str]", count: int) -> list[tuple[str, flo
 
 
 @pytest.mark.requirement("SVC-1")
-def test_it_is_ready_and_doctor_finds_nothing_that_fails(machine: Booted, client: SyncClient) -> None:
+def test_the_service_is_ready_and_doctor_reports_no_failure(machine: Booted, client: SyncClient) -> None:
     assert [machine.show(name) for name in ("ActiveState", "StatusText", "NRestarts")] == ["active", "ready", "0"]
     assert int(machine.show("MainPID")) == client.daemon_status().pid
     told = json.loads(machine.run("ctx", "doctor", "--json"))
@@ -108,7 +108,7 @@ def test_it_is_ready_and_doctor_finds_nothing_that_fails(machine: Booted, client
 
 
 @pytest.mark.requirement("SVC-1")
-def test_who_connects_starts_it(machine: Booted) -> None:
+def test_a_connection_starts_the_service(machine: Booted) -> None:
     machine.run("systemctl", "stop", "ctxd.service")
     machine.until("ActiveState", "inactive")
     with connect_sync(place(machine, "ctxd.sock"), deadline_s=WAIT_S) as client:
@@ -119,7 +119,7 @@ def test_who_connects_starts_it(machine: Booted) -> None:
 @pytest.mark.requirement("SVC-2")
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_sandbox_of_another_user_goes_on_over_restarts_of_every_kind(machine: Booted, client: SyncClient) -> None:
+def test_a_sandbox_of_another_user_survives_every_kind_of_restart(machine: Booted, client: SyncClient) -> None:
     client.session_create("a", session="kept", filesystem_id="b" * 64)
     box = client.sandbox_register(["kept"], ttl_s=600, uid=uid_of(machine, INSIDE)).sandbox
     with asking(machine, box, INSIDE) as program:
@@ -159,7 +159,7 @@ def unhealthy(machine: Booted) -> str:
 
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_sandbox_is_its_harnesss_if_nobody_else_is_named(machine: Booted, client: SyncClient) -> None:
+def test_a_sandbox_without_a_named_user_belongs_to_its_harness(machine: Booted, client: SyncClient) -> None:
     """The daemon's user is not root's, and root inside a sandbox is nobody in particular."""
     client.session_create("a", session="roots", filesystem_id="b" * 64)
     box = client.sandbox_register(["roots"], ttl_s=600).sandbox
@@ -170,7 +170,7 @@ def test_a_sandbox_is_its_harnesss_if_nobody_else_is_named(machine: Booted, clie
 
 
 @pytest.mark.requirement("SVC-3")
-def test_a_daemon_that_is_frozen_is_ended_by_the_watchdog_and_comes_back(machine: Booted) -> None:
+def test_a_frozen_daemon_is_restarted_by_the_watchdog(machine: Booted) -> None:
     machine.drop_in("watchdog", f"[Service]\nWatchdogSec={WATCHDOG_S}\n")
     machine.run("systemctl", "restart", "ctxd")
     frozen = machine.show("MainPID")
@@ -186,7 +186,7 @@ def test_a_daemon_that_is_frozen_is_ended_by_the_watchdog_and_comes_back(machine
 
 
 @pytest.mark.requirement("SVC-4")
-def test_a_reload_takes_up_what_can_change(machine: Booted) -> None:
+def test_a_reload_applies_reloadable_settings(machine: Booted) -> None:
     before = machine.show("MainPID")
     machine.run("sh", "-c", "printf '[limits]\\nconnections_max = 77\\nin_flight = 9\\n' > /etc/ctxd/ctxd.toml")
     machine.run("systemctl", "reload", "ctxd")
@@ -199,7 +199,7 @@ def test_a_reload_takes_up_what_can_change(machine: Booted) -> None:
 
 @pytest.mark.requirement("SVC-6")
 @pytest.mark.requirement("SVC-9")
-def test_what_the_unit_forbids_is_nothing_that_the_daemon_does(machine: Booted) -> None:
+def test_the_units_restrictions_do_not_affect_the_daemon(machine: Booted) -> None:
     """Files below /home read and followed, a text of a megabyte, a sandbox, metrics; and no word of it in the log."""
     tree = f"/home/{INSIDE}/work"
     machine.run("sh", "-c", f"mkdir -p {tree} /tmp/hidden; echo xyzzy-one > {tree}/a.py; echo x > /tmp/hidden/b.py")
@@ -257,7 +257,7 @@ def test_users_of_the_sockets_group_may_connect_and_others_may_not(machine: Boot
 
 
 @pytest.mark.requirement("SVC-1")
-def test_a_stop_is_a_success_and_a_daemon_that_cannot_start_is_not_tried_for_ever(machine: Booted) -> None:
+def test_a_stop_is_a_success_and_a_daemon_with_invalid_settings_is_not_restarted(machine: Booted) -> None:
     machine.run("systemctl", "restart", "ctxd.service")
     machine.run("systemctl", "stop", "ctxd.service")
     assert [machine.show(name) for name in ("Result", "ExecMainStatus")] == ["success", "0"]

@@ -91,7 +91,7 @@ def check(client: SyncClient, context: AssembledContext) -> None:
     assert "".join(block.text for block in context.blocks).replace("\n", "") == context.text.replace("\n", "")
 
 
-def test_every_transcript_goes_through(replayed: dict[str, AssembledContext]) -> None:
+def test_every_transcript_is_replayed(replayed: dict[str, AssembledContext]) -> None:
     assert replayed
 
 

@@ -51,14 +51,14 @@ def test_a_leak_of_memory_ends_the_daemon_and_not_its_host(unit: str) -> None:
 
 @pytest.mark.requirement("SVC-6")
 @pytest.mark.parametrize("drop_ins", [(), ("ctxd-http-node.conf",)], ids=["alone", "with a node over TCP"])
-def test_the_units_are_understood_without_a_complaint(analyze: str, tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
+def test_the_units_pass_verification(analyze: str, tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
     units = installed(tmp_path / "u", "ctxd.socket", "ctxd.service", "xtdb.service", drop_ins=drop_ins)
     done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 @pytest.mark.requirement("SVC-6")
-def test_the_users_own_units_are_understood_without_a_complaint(analyze: str, tmp_path: Path) -> None:
+def test_the_user_units_pass_verification(analyze: str, tmp_path: Path) -> None:
     units = installed(tmp_path / "u", "user/ctxd.socket", "user/ctxd.service")
     env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run([analyze, "verify", "--user", *units], capture_output=True, text=True, timeout=60, env=env)
@@ -66,7 +66,7 @@ def test_the_users_own_units_are_understood_without_a_complaint(analyze: str, tm
 
 
 @pytest.mark.requirement("SVC-6")
-def test_the_service_is_as_closed_as_it_says(analyze: str, tmp_path: Path) -> None:
+def test_the_units_exposure_is_within_its_limit(analyze: str, tmp_path: Path) -> None:
     (alone,) = installed(tmp_path / "alone", "ctxd.service")
     done = exposure(analyze, alone, EXPOSURE_MAX)
     assert done.returncode == 0, done.stdout
@@ -74,7 +74,7 @@ def test_the_service_is_as_closed_as_it_says(analyze: str, tmp_path: Path) -> No
 
 @pytest.mark.requirement("SVC-6")
 @pytest.mark.parametrize("drop_ins", [(), ("ctxd-http-node.conf",)], ids=["over a socket", "over TCP"])
-def test_the_service_and_its_node_are_as_closed_as_they_say(
+def test_the_exposure_of_service_and_node_is_within_their_limits(
     analyze: str, tmp_path: Path, drop_ins: tuple[str, ...]
 ) -> None:
     for unit in installed(tmp_path / "both", "ctxd.service", "xtdb.service", drop_ins=drop_ins):
@@ -83,7 +83,7 @@ def test_the_service_and_its_node_are_as_closed_as_they_say(
 
 
 @pytest.mark.requirement("SVC-6")
-def test_what_systemd_makes_is_declared_for_it_as_it_reads_it(tmp_path: Path) -> None:
+def test_systemd_parses_the_sysusers_and_tmpfiles_declarations(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("ctxd:x:990:990::/:/bin/false\n")
     (tmp_path / "etc/group").write_text("ctxd:x:990:\n")

@@ -117,7 +117,7 @@ def test_the_model_sees_a_long_output_cut_and_its_tools_know_the_context(
 @pytest.mark.requirement("HOK-17")
 @pytest.mark.requirement("HOK-20")
 @REAL
-def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: Running, tmp_path: Path) -> None:
+def test_a_resumed_and_compacted_session_continues(harness: str, daemon: Running, tmp_path: Path) -> None:
     again = "Go on with it."
     with ScriptedModel(TOOLS[harness], scripts={again: [Step("Well then.")]}) as model:
         client = Client(harness, daemon, model, tmp_path / "client")
@@ -191,7 +191,7 @@ def test_a_session_that_is_older_than_its_hooks_is_completed_by_an_import(
 
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HOK-17")
-def test_a_sub_agent_of_claude_code_is_captured_apart(daemon: Running, tmp_path: Path) -> None:
+def test_a_claude_code_sub_agent_is_captured_separately(daemon: Running, tmp_path: Path) -> None:
     wanted = {"description": "look", "prompt": "Look into it.", "subagent_type": "general-purpose"}
     scripts = {
         PROMPT: [Step("I delegate.", (("Agent", wanted),)), Step(ANSWER)],

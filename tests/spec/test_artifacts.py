@@ -70,7 +70,9 @@ def test_an_artifact_is_read_by_its_address_whole_and_in_part(kept: Running, hos
 
 
 @pytest.mark.requirement("ART-6")
-def test_an_upload_goes_on_after_a_restart_and_is_put_whole(kept: Running, host: SyncClient, tmp_path: Path) -> None:
+def test_an_upload_continues_after_a_restart_and_is_stored_whole(
+    kept: Running, host: SyncClient, tmp_path: Path
+) -> None:
     first = host.artifact_upload("u", offset=0, data=LARGE[:1_500_000])
     assert first.offset == 1_500_000
     with pytest.raises(Conflict, match="gap") as gap:
@@ -119,7 +121,7 @@ def test_the_beginning_of_an_address_names_an_artifact_if_it_is_the_only_one(hos
 
 
 @pytest.mark.requirement("ART-7")
-def test_a_tag_moves_only_from_what_its_caller_expects(host: SyncClient) -> None:
+def test_a_tag_moves_only_if_its_expected_value_matches(host: SyncClient) -> None:
     one, two = (host.artifact_put(data=data).artifact for data in (b"one", b"two"))
     made = host.artifact_tag("latest", artifact=one, expected="")
     assert (made.artifact, made.previous) == (one, None) and read(host, "tag:latest") == b"one"
@@ -136,7 +138,7 @@ def test_a_tag_moves_only_from_what_its_caller_expects(host: SyncClient) -> None
 
 
 @pytest.mark.requirement("ART-7")
-def test_of_callers_who_expect_the_same_one_moves_the_tag(kept: Running, host: SyncClient) -> None:
+def test_only_one_of_concurrent_callers_moves_the_tag(kept: Running, host: SyncClient) -> None:
     refs = [host.artifact_put(data=b"%d" % number).artifact for number in range(8)]
     won: list[str] = []
 
@@ -161,9 +163,7 @@ def referenced(host: SyncClient, tree: Path, data: str) -> str:
 
 
 @pytest.mark.requirement("ART-8")
-def test_a_collection_removes_what_nothing_refers_to_and_nothing_else(
-    host: SyncClient, tree: Path, tmp_path: Path
-) -> None:
+def test_a_collection_removes_only_unreferenced_artifacts(host: SyncClient, tree: Path, tmp_path: Path) -> None:
     text = "a line of a large file\n" * 60_000
     kept = {
         "tagged": host.artifact_put(data=b"tagged").artifact,
@@ -309,7 +309,7 @@ def test_after_a_purge_or_a_collection_no_pack_holds_a_part_of_the_text(host: Sy
 
 
 @pytest.mark.requirement("ART-6")
-def test_an_upload_goes_on_after_a_kill_in_the_middle_of_a_piece(
+def test_an_upload_continues_after_a_kill_in_the_middle_of_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Running(tmp_path, keep_state=True) as daemon:

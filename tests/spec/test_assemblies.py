@@ -19,9 +19,7 @@ Start = Callable[..., SyncSession]
 
 @pytest.mark.own_daemon
 @pytest.mark.requirement("CTX-4", "CTX-6")
-def test_reasons_and_versions_are_those_of_now_also_where_the_text_stays(
-    client: SyncClient, start: Start, tree: Path
-) -> None:
+def test_reasons_and_versions_are_current_even_for_unchanged_text(client: SyncClient, start: Start, tree: Path) -> None:
     (tree / "a.py").write_text("one\n")
     s, other = start(), start()
     id = s.read("a.py").object
@@ -43,9 +41,7 @@ def test_reasons_and_versions_are_those_of_now_also_where_the_text_stays(
 
 
 @pytest.mark.requirement("CTX-5")
-def test_every_assembly_is_rendered_again_byte_for_byte_whatever_came_after_and_after_a_kill(
-    tmp_path: Path, tree: Path
-) -> None:
+def test_every_assembly_is_reproduced_byte_for_byte_after_later_changes_and_kills(tmp_path: Path, tree: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon:
         with connect_sync(daemon.socket) as client:
             given = _history_of_a_session(client, tree)
@@ -142,9 +138,7 @@ def test_an_unchanged_repeat_is_the_same_record_and_writes_nothing(
 
 
 @pytest.mark.requirement("CTX-11")
-def test_an_unchanged_assembly_that_is_sent_again_is_answered_with_the_same_one(
-    s: SyncSession, client: SyncClient
-) -> None:
+def test_a_repeated_op_id_returns_the_same_unchanged_assembly(s: SyncSession, client: SyncClient) -> None:
     s.user("one")
     recorded = s.assemble()
     first = client.context_assemble(s.id, op_id=f"op-{s.id}")
@@ -158,7 +152,7 @@ def test_an_unchanged_assembly_that_is_sent_again_is_answered_with_the_same_one(
 
 
 @pytest.mark.requirement("CTX-11")
-def test_an_assembly_that_is_sent_again_is_answered_with_the_first_one(s: SyncSession, client: SyncClient) -> None:
+def test_a_repeated_op_id_returns_the_first_assembly(s: SyncSession, client: SyncClient) -> None:
     s.user("one")
     first = client.context_assemble(s.id, op_id=f"op-{s.id}")
     s.user("two")

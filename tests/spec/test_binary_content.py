@@ -38,9 +38,7 @@ def test_an_image_is_kept_in_every_version_and_returned_as_it_was(
 
 
 @pytest.mark.requirement("FS-10")
-def test_the_context_shows_what_an_image_is_and_how_it_is_loaded(
-    s: SyncSession, client: SyncClient, tree: Path
-) -> None:
+def test_context_shows_a_stub_for_an_image(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "a.png").write_bytes(PNG)
     id = s.read("a.png").object
     first = s.assemble()

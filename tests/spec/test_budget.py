@@ -60,7 +60,7 @@ def budgets(context: AssembledContext) -> Iterator[int]:
 
 
 @pytest.mark.requirement("BUD-1")
-def test_a_context_over_its_budget_leaves_out_the_oldest_tool_calls_first_and_never_what_is_pinned(
+def test_an_over_budget_context_drops_the_oldest_tool_calls_first_and_never_pinned_ones(
     laden: SyncSession,
 ) -> None:
     whole = laden.assemble()
@@ -82,7 +82,7 @@ def test_a_context_over_its_budget_leaves_out_the_oldest_tool_calls_first_and_ne
 
 
 @pytest.mark.requirement("BUD-1")
-def test_the_order_of_leaving_is_oldest_tool_call_first_then_the_file_activated_longest_ago(laden: SyncSession) -> None:
+def test_dropping_starts_with_the_oldest_tool_call_then_the_earliest_activated_file(laden: SyncSession) -> None:
     laden.configure(budget_tokens=1)
     plan = laden.assemble().plan
     assert [(each.object, each.reason) for each in plan.dropped] == [
@@ -96,7 +96,7 @@ def test_the_order_of_leaving_is_oldest_tool_call_first_then_the_file_activated_
 
 
 @pytest.mark.requirement("BUD-1", "CTX-6")
-def test_a_new_budget_is_reckoned_with_also_where_it_leaves_the_text_as_it_was(laden: SyncSession) -> None:
+def test_a_new_budget_is_applied_even_if_the_text_is_unchanged(laden: SyncSession) -> None:
     whole = laden.assemble()
     laden.configure(budget_tokens=10**6)
     assert laden.assemble().plan == laden.plan().plan == msgspec.structs.replace(whole.plan, budget_tokens=10**6)
@@ -109,7 +109,7 @@ def test_a_new_budget_is_reckoned_with_also_where_it_leaves_the_text_as_it_was(l
 
 @pytest.mark.own_daemon
 @pytest.mark.requirement("BUD-2")
-def test_the_plan_for_any_budget_is_told_without_assembling_and_writes_nothing(
+def test_the_plan_for_any_budget_is_computed_without_assembling_or_writing(
     client: SyncClient, laden: SyncSession
 ) -> None:
     whole = laden.assemble()
@@ -128,14 +128,14 @@ def test_the_plan_for_any_budget_is_told_without_assembling_and_writes_nothing(
 
 
 @pytest.mark.requirement("BUD-2")
-def test_a_plan_can_be_asked_for_a_session_that_was_never_assembled(laden: SyncSession) -> None:
+def test_a_plan_is_available_for_a_session_without_assemblies(laden: SyncSession) -> None:
     plan = laden.plan(budget_tokens=1).plan
     assert len(plan.dropped) == 6
     assert laden.assemblies().assemblies == ()
 
 
 @pytest.mark.requirement("BUD-3")
-def test_leaving_out_changes_no_set_and_what_was_left_out_comes_back_when_there_is_room(laden: SyncSession) -> None:
+def test_dropping_changes_no_set_and_dropped_content_returns_when_there_is_room(laden: SyncSession) -> None:
     whole = laden.assemble()
     before = laden.view().session
     laden.configure(budget_tokens=1)

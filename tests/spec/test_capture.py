@@ -156,7 +156,7 @@ def test_output_and_exit_code_of_the_agent_are_unchanged(own: Running) -> None:
 
 
 @pytest.mark.requirement("CAP-5")
-def test_signals_reach_the_agent_and_its_end_by_one_is_reported_as_a_shell_does(own: Running) -> None:
+def test_signals_reach_the_agent_and_death_by_signal_has_a_shells_exit_code(own: Running) -> None:
     with running(own, TURN + "until('/no/such/path')") as process, connect_sync(own.socket) as client:
         commits_within(client, 3)
         process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_a_command_that_cannot_run_ends_as_in_a_shell(own: Running) -> None:
 
 
 @pytest.mark.requirement("CAP-5")
-def test_an_agent_whose_output_is_no_longer_read_ends_as_in_a_pipe(own: Running) -> None:
+def test_an_agent_with_closed_output_ends_as_in_a_pipe(own: Running) -> None:
     body = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile True: says(text('on'))"
     with running(own, "import signal\n" + body) as process:
         assert process.stdout is not None
@@ -350,7 +350,7 @@ def test_a_transcript_becomes_a_chain_and_its_sub_agent_one_from_where_it_was_sp
 
 @pytest.mark.requirement("CAP-10")
 @pytest.mark.parametrize("time", ["2999-01-01T00:00:00Z", "1066-10-14T09:00:00Z", "no time"])
-def test_a_transcript_with_a_time_that_cannot_be_is_imported(own: Running, tmp_path: Path, time: str) -> None:
+def test_a_transcript_with_an_impossible_time_is_imported(own: Running, tmp_path: Path, time: str) -> None:
     (tmp_path / "S.jsonl").write_text(session_line("user", "u1", "look", timestamp=time))
     ran = imported(own, "--from", tmp_path / "S.jsonl")
     assert (ran.returncode, ran.stderr.startswith("ctx capture: 1 commit, the newest is ctx-")) == (0, True), ran.stderr
@@ -368,7 +368,7 @@ def test_a_time_that_is_in_the_future_in_one_run_alone_makes_no_second_commit(ow
 
 
 @pytest.mark.requirement("CAP-10")
-def test_a_file_that_is_no_transcript_is_refused(own: Running, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_transcript_is_rejected(own: Running, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n")
     ran = imported(own, "--from", tmp_path / "a.txt")
     assert (ran.returncode, "not a transcript" in ran.stderr) == (2, True)
@@ -462,7 +462,7 @@ def test_without_a_daemon_the_agent_runs_and_the_next_capture_delivers_its_commi
 
 @pytest.mark.requirement("CAP-8")
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGUSR1, signal.SIGTERM]], ids=["end", "commit"])
-def test_signals_are_obeyed_while_many_commits_wait_for_the_daemon(
+def test_signals_are_handled_while_many_commits_wait_for_the_daemon(
     tmp_path: Path, signals: list[signal.Signals]
 ) -> None:
     daemon = Running(tmp_path, keep_state=True)

@@ -66,7 +66,7 @@ def test_messages_are_kept_as_they_came_and_the_chat_is_read_in_pages(s: SyncSes
         Message(role="user", content="x", toolcall="unknown-call"),
     ],
 )
-def test_of_messages_with_a_wrong_one_among_them_none_is_kept(s: SyncSession, message: Message) -> None:
+def test_messages_with_an_invalid_one_among_them_are_all_rejected(s: SyncSession, message: Message) -> None:
     with refused("invalid_params", "not_in_index"):
         s.append([Message(role="user", content="good"), message])
     assert said(s) == []

@@ -171,7 +171,7 @@ def test_secrets_in_any_part_of_an_event_are_found_redacted_and_never_exported(
 
 @pytest.mark.requirement("FS-11")
 @pytest.mark.parametrize("policy", ["redact", "flag"])
-def test_of_attachments_that_are_no_text_only_images_are_kept_under_redaction_and_in_an_export(
+def test_only_image_attachments_are_kept_under_redaction_and_in_an_export(
     daemon: Running, start: Start, policy: str
 ) -> None:
     s = start(secrets=policy)

@@ -132,7 +132,7 @@ def test_entries_of_trust_that_were_left_behind_are_replaced(tmp_path: Path) -> 
 
 
 @pytest.mark.requirement("HOK-12")
-def test_what_a_person_wrote_between_our_lines_stays(tmp_path: Path) -> None:
+def test_user_lines_between_installed_lines_are_kept(tmp_path: Path) -> None:
     file = connected(tmp_path)
     text = STOP.sub(lambda found: found[0].replace("\ncommand", "\n# mine [[x]]\ncommand"), file.read_text())
     file.write_text(text + 'a = """\n[[hooks.Stop]]\n"""\nb = [\n[1], # ]\n]\nc = nan\nd = "\\"#"\n')
@@ -166,7 +166,7 @@ def test_hooks_of_a_form_that_cannot_be_removed_alone_are_left_with_a_remedy(tmp
 
 
 @pytest.mark.requirement("HOK-12")
-def test_a_file_that_an_editor_gave_other_line_ends_loses_the_mark_too(tmp_path: Path) -> None:
+def test_a_file_with_changed_line_endings_loses_the_mark_too(tmp_path: Path) -> None:
     file = connected(tmp_path)
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
     assert ctx(tmp_path, "install", "codex", "--shorten", "5000").returncode == 0

@@ -124,7 +124,7 @@ def test_pinned_tool_calls_and_files_stay_however_much_comes_after_them(s: SyncS
 
 
 @pytest.mark.requirement("COL-3")
-def test_what_was_deactivated_stays_so_and_what_was_asked_for_stays_until_its_window_has_passed(s: SyncSession) -> None:
+def test_deactivated_objects_stay_inactive_and_activated_ones_stay_for_their_window(s: SyncSession) -> None:
     s.user("one")
     old = record(s, 1, 7)
     s.deactivate(old[6])
@@ -206,7 +206,7 @@ def _fit(kind: str, known: Sequence[str], model: Window) -> Sequence[str]:
 
 @pytest.mark.requirement("COL-1", "COL-2", "COL-3", "COL-4")
 @pytest.mark.parametrize(("seed", "per_turn", "turns"), [(1, 5, 3), (2, 2, 2), (3, 1, 3), (4, 0, 1), (5, 3, 1)])
-def test_whatever_is_asked_the_window_holds_what_the_rule_says(
+def test_random_operations_keep_the_window_consistent_with_the_rule(
     start: Start, client: SyncClient, seed: int, per_turn: int, turns: int
 ) -> None:
     s = start(collapse=Collapse(per_turn=per_turn, turns=turns))

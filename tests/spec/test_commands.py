@@ -193,7 +193,7 @@ def promised(daemon: Running) -> dict[int, str]:
 
 @pytest.mark.requirement("CLI-1")
 @pytest.mark.requirement("CLI-2")
-def test_each_end_has_its_documented_code_and_errors_are_one_line_of_cause_place_and_remedy(
+def test_every_exit_has_its_documented_code_and_errors_are_one_line(
     daemon: Running, lived: SyncSession, tmp_path: Path
 ) -> None:
     documented = promised(daemon)
@@ -242,7 +242,7 @@ def silent(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.requirement("CLI-1")
-def test_a_command_that_is_interrupted_ends_with_130_and_says_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_command_exits_with_130_and_no_output(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         path = str(tmp_path / "silent.sock")
         listener.bind(path)
@@ -313,7 +313,7 @@ def test_a_remedy_names_the_command_that_lists_the_assemblies_of_a_session(daemo
 
 @pytest.mark.requirement("CLI-2")
 @pytest.mark.parametrize("words", [("query",), ("query", " ")])
-def test_a_query_without_text_names_what_is_missing(daemon: Running, words: tuple[str, ...]) -> None:
+def test_an_empty_query_is_a_usage_error_that_names_the_missing_text(daemon: Running, words: tuple[str, ...]) -> None:
     done = ctx(daemon, *words, stdin="\n")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ctx: there is no query; give one, or pipe it in: ctx query '{:find ")
@@ -331,7 +331,7 @@ def test_nouns_agree_with_their_numbers(daemon: Running, s: SyncSession, tree: P
 
 
 @pytest.mark.requirement("CLI-3")
-def test_context_shows_what_the_model_sees_why_and_what_it_costs(daemon: Running, lived: SyncSession) -> None:
+def test_context_shows_the_models_view_with_reasons_and_costs(daemon: Running, lived: SyncSession) -> None:
     seen = lived.assemble()
     assert ctx(daemon, "context", lived.id, "--text").stdout == seen.text
     told = ctx(daemon, "context", lived.id).stdout
@@ -366,7 +366,7 @@ def test_context_compares_two_turns(daemon: Running, lived: SyncSession) -> None
 
 
 @pytest.mark.requirement("SES-16")
-def test_a_new_session_works_in_the_directory_that_a_relative_path_means_here(daemon: Running) -> None:
+def test_a_new_sessions_relative_directory_is_resolved_by_the_caller(daemon: Running) -> None:
     made = ctx(daemon, "session", "new", "spec", "--workdir", "sub", "--json")
     assert json.loads(made.stdout)["session"]["workdir"] == str(Path.cwd() / "sub")
 
@@ -385,9 +385,7 @@ def test_a_new_session_works_in_the_current_directory_by_the_agents_name_for_it(
 
 
 @pytest.mark.requirement("REQ-1")
-def test_a_request_is_printed_as_json_for_a_pipe_and_says_what_it_leaves_out(
-    daemon: Running, lived: SyncSession
-) -> None:
+def test_a_piped_request_is_json_and_omissions_are_reported_on_stderr(daemon: Running, lived: SyncSession) -> None:
     lived.append(events=[ThinkingEvent(text="Hm.", signature="sig"), ResponseEvent(text="Done.")])
     done = ctx(daemon, "context", lived.id, "--format", "anthropic-messages", "--model", "claude-sonnet-4-5")
     check_request("anthropic-messages", json.loads(done.stdout))

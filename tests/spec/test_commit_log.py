@@ -16,7 +16,7 @@ from tests.spec.test_commits import chain, commit, context, line
 
 
 @pytest.mark.requirement("CMT-50")
-def test_commits_are_listed_oldest_first_and_a_cursor_goes_on_with_later_ones(
+def test_commits_are_listed_oldest_first_and_a_cursor_continues_with_later_ones(
     client: SyncClient, s: SyncSession
 ) -> None:
     made = [each.commit for each in chain(client, "1", "2", "3", session=s.id)]

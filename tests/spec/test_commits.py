@@ -52,7 +52,7 @@ def context(client: SyncClient, tip: str, **params: Any) -> list[str]:
 
 
 @pytest.mark.requirement("CMT-3")
-def test_a_commit_keeps_what_was_given_and_takes_provenance_from_the_daemon(client: SyncClient, s: SyncSession) -> None:
+def test_a_commit_keeps_given_fields_and_gets_provenance_from_the_daemon(client: SyncClient, s: SyncSession) -> None:
     root = commit(client, "one")
     given: dict[str, Any] = {
         "commit_type": "compaction",
@@ -173,7 +173,7 @@ def test_history_goes_back_to_the_root_in_pages(client: SyncClient) -> None:
 
 
 @pytest.mark.requirement("CMT-7", "CMT-16")
-def test_commits_are_listed_newest_first_by_what_is_asked_for(client: SyncClient, s: SyncSession) -> None:
+def test_commits_are_filtered_and_listed_newest_first(client: SyncClient, s: SyncSession) -> None:
     root = commit(client, "root", session=s.id, summary="begun")
     left = commit(client, "left", session=s.id, parent=root.commit)
     right = commit(client, "right", session=s.id, parent=root.commit)
@@ -277,7 +277,7 @@ def test_an_instant_resolves_to_the_newest_commit_at_or_before_it(kept: Running)
 
 
 @pytest.mark.requirement("CMT-11")
-def test_a_context_has_each_delta_once_whatever_the_walk_stops_at(client: SyncClient) -> None:
+def test_a_context_contains_each_delta_once_for_every_stop_of_the_walk(client: SyncClient) -> None:
     tip, ids = None, {}
     for text, kind in (("A", "delta"), ("B", "delta"), ("SUM", "compaction"), ("D", "delta"), ("SNAP", "snapshot")):
         tip = ids[text] = commit(client, text, parent=tip, commit_type=kind).commit
@@ -481,7 +481,7 @@ def test_pages_end_early_where_summaries_are_long(client: SyncClient, s: SyncSes
 
 
 @pytest.mark.requirement("CMT-9")
-def test_commits_of_sessions_do_not_hide_who_has_a_tag_without_one(client: SyncClient, start: Start) -> None:
+def test_session_commits_do_not_hide_a_tag_on_a_commit_without_session(client: SyncClient, start: Start) -> None:
     loose = commit(client, "loose")
     client.commit_tag(loose.commit, "shared-name")
     for _ in range(3):
@@ -565,7 +565,7 @@ def test_a_delta_of_any_size_is_committed_by_the_address_of_its_artifact(client:
 
 @pytest.mark.requirement("CMT-22")
 @pytest.mark.parametrize("times", [1, 100_000])
-def test_of_an_artifact_with_a_secret_a_redacted_copy_is_committed(client: SyncClient, times: int) -> None:
+def test_a_redacted_copy_of_an_artifact_with_a_secret_is_committed(client: SyncClient, times: int) -> None:
     session = client.session_create("a", secrets="redact").session.session
     put = client.artifact_put(data=line(f"the key is {KEY} " + "word " * times).encode())
     made = client.commit_checkpoint(LINES, artifact=put.artifact, session=session).commit

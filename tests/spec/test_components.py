@@ -98,7 +98,9 @@ def test_a_session_has_its_components_and_each_change_of_their_files(tmp_path: P
 
 
 @pytest.mark.requirement("EPO-23")
-def test_what_cannot_be_read_blocks_the_first_request_and_is_kept_later(tmp_path: Path, project: Path) -> None:
+def test_an_unreadable_component_blocks_the_first_request_and_keeps_its_baseline_later(
+    tmp_path: Path, project: Path
+) -> None:
     (project / "CLAUDE.local.md").symlink_to("CLAUDE.local.md")
     with Running(tmp_path) as daemon, session(daemon, project) as s:
         with pytest.raises(CallFailed) as refused:
@@ -115,7 +117,7 @@ def test_what_cannot_be_read_blocks_the_first_request_and_is_kept_later(tmp_path
 
 
 @pytest.mark.requirement("EPO-25")
-def test_after_a_kill_nothing_is_said_again(tmp_path: Path, project: Path) -> None:
+def test_after_a_kill_nothing_is_announced_again(tmp_path: Path, project: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon:
         with session(daemon, project) as s:
             request(s)

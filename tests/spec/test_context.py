@@ -99,9 +99,7 @@ def test_a_section_without_entries_is_left_out(start: Start, tree: Path) -> None
 
 
 @pytest.mark.requirement("CTX-1")
-def test_the_pool_stands_in_order_of_entry_and_active_content_in_order_of_activation(
-    s: SyncSession, tree: Path
-) -> None:
+def test_the_pool_is_in_order_of_entry_and_active_content_in_order_of_activation(s: SyncSession, tree: Path) -> None:
     ids = []
     for name in "abc":
         (tree / name).write_text(name)
@@ -200,9 +198,7 @@ def test_hostile_names_contents_and_messages_are_parsed_back_exactly(start: Star
 
 
 @pytest.mark.requirement("CTX-4")
-def test_every_block_says_why_it_is_there_what_it_costs_and_which_version_it_shows(
-    client: SyncClient, start: Start, tree: Path
-) -> None:
+def test_every_block_has_its_reason_cost_and_version(client: SyncClient, start: Start, tree: Path) -> None:
     s = start(system_prompt="Be brief.")
     for name in ("read", "pinned", "chosen"):
         (tree / name).write_text(f"{name} é 1\n")
@@ -247,7 +243,7 @@ def test_every_block_says_why_it_is_there_what_it_costs_and_which_version_it_sho
 
 
 @pytest.mark.requirement("CTX-7")
-def test_the_answer_counts_the_bytes_at_the_start_that_stayed(s: SyncSession, tree: Path) -> None:
+def test_stable_prefix_counts_the_unchanged_bytes_at_the_start(s: SyncSession, tree: Path) -> None:
     (tree / "a.txt").write_text("start é end\n")
     s.set_system_prompt("Be brief.")
     s.user("go")
@@ -338,7 +334,7 @@ def test_a_deleted_file_keeps_its_place_and_shows_a_line_and_no_content(s: SyncS
 
 
 @pytest.mark.requirement("CTX-10")
-def test_the_current_context_is_told_for_a_session_and_for_the_only_one_without_naming_it(tmp_path: Path) -> None:
+def test_the_current_context_of_the_only_session_needs_no_session_id(tmp_path: Path) -> None:
     with Running(tmp_path) as daemon, connect_sync(daemon.socket) as client:
         assert client.context_current().session is None
         s = client.session("s", agent="a")

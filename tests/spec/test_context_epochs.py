@@ -104,7 +104,7 @@ def test_an_update_is_a_system_message_behind_the_user_where_the_model_takes_one
 
 
 @pytest.mark.requirement("EPO-14")
-def test_a_system_message_stays_where_it_was_though_the_user_goes_on_without_a_reply(s: SyncSession) -> None:
+def test_a_system_message_keeps_its_place_when_the_user_continues_without_a_reply(s: SyncSession) -> None:
     s.set_entry("mode", "Plan only.")
     s.user("Begin.")
     system_request(s)
@@ -158,7 +158,7 @@ def test_a_deleted_entry_is_announced_once(s: SyncSession) -> None:
 
 
 @pytest.mark.requirement("EPO-3")
-def test_an_update_never_stands_between_a_call_and_its_output(s: SyncSession) -> None:
+def test_an_update_is_never_between_a_call_and_its_output(s: SyncSession) -> None:
     s.user("Begin.")
     request(s)
     s.append(events=[ToolCallEvent(call="t1", tool="bash", args={"command": "a"})])
@@ -253,7 +253,7 @@ def test_a_purge_leaves_a_marker_in_baseline_updates_and_history(s: SyncSession)
 
 
 @pytest.mark.requirement("EPO-7")
-def test_the_history_has_the_moment_and_whether_the_model_answered(s: SyncSession) -> None:
+def test_epoch_texts_have_their_time_and_whether_the_model_received_them(s: SyncSession) -> None:
     s.set_entry("mode", "Plan only.")
     s.user("Begin.")
     first = request(s)

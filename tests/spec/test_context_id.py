@@ -79,7 +79,7 @@ def test_the_id_comes_from_the_environment_the_file_or_the_daemon(tmp_path: Path
 
 
 @pytest.mark.requirement("CLI-6")
-def test_without_a_context_nothing_is_printed_and_nobody_waits(tmp_path: Path) -> None:
+def test_without_a_context_the_command_prints_nothing_and_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "current.json").write_text("{")
     dead = tmp_path / "dead.sock"
@@ -205,7 +205,7 @@ def test_commits_carry_the_context_they_were_made_in(repository: Repository, tmp
     [((), "sh -c 'echo \"# no\" > $1' -"), (("-v",), "true"), (("-s",), "true"), (("-v", "-s"), "true")],
     ids=["comments", "with the change shown", "signed off", "both"],
 )
-def test_a_commit_that_was_given_up_stays_so(repository: Repository, words: tuple[str, ...], editor: str) -> None:
+def test_an_aborted_commit_stays_aborted(repository: Repository, words: tuple[str, ...], editor: str) -> None:
     repository.install()
     (repository.root / "a").write_text("text")
     repository.git("add", "a")
@@ -216,7 +216,7 @@ def test_a_commit_that_was_given_up_stays_so(repository: Repository, words: tupl
 
 @pytest.mark.requirement("CLI-7")
 @pytest.mark.parametrize("words", [(), ("-s",)], ids=["plain", "signed off"])
-def test_a_template_that_was_left_as_it_is_makes_no_commit(repository: Repository, words: tuple[str, ...]) -> None:
+def test_an_unedited_template_makes_no_commit(repository: Repository, words: tuple[str, ...]) -> None:
     repository.install()
     (repository.root / "template").write_text("subject\n\nwhy\n")
     repository.git("config", "commit.template", "template")
@@ -240,7 +240,7 @@ def test_a_merge_carries_the_trailer_beneath_its_subject(repository: Repository)
 
 
 @pytest.mark.requirement("CLI-7")
-def test_a_shell_hook_that_goes_by_its_own_name_does_so_still(repository: Repository) -> None:
+def test_a_shell_hook_that_uses_its_own_name_still_works(repository: Repository) -> None:
     folder = repository.root / ".husky" / "_"
     hook_in(folder, '. "$(dirname "$0")/h"')
     (folder / "h").write_text('sh -e "$(dirname "$(dirname "$0")")/$(basename "$0")" "$@"; exit $?\n')
@@ -253,7 +253,7 @@ def test_a_shell_hook_that_goes_by_its_own_name_does_so_still(repository: Reposi
 
 
 @pytest.mark.requirement("CLI-7")
-def test_a_hook_that_is_no_shell_script_runs_too(repository: Repository) -> None:
+def test_a_hook_that_is_not_a_shell_script_runs_too(repository: Repository) -> None:
     hook = repository.root / ".git/hooks/commit-msg"
     hook.parent.mkdir(parents=True, exist_ok=True)
     hook.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('bad' in open(sys.argv[1]).read())\n")
@@ -265,7 +265,7 @@ def test_a_hook_that_is_no_shell_script_runs_too(repository: Repository) -> None
 
 
 @pytest.mark.requirement("CLI-7")
-def test_a_hook_that_is_there_runs_first_and_comes_back(repository: Repository) -> None:
+def test_an_existing_hook_runs_first_and_is_restored(repository: Repository) -> None:
     hook = hook_in(repository.root / ".git/hooks", 'grep -q bad "$1" && exit 1; echo "Signed: me" >> "$1"')
     before = hook.read_text(), stat.S_IMODE(hook.stat().st_mode)
     assert repository.install()["kept"]
@@ -282,7 +282,7 @@ def test_a_hook_that_is_there_runs_first_and_comes_back(repository: Repository) 
 
 
 @pytest.mark.requirement("CLI-7")
-def test_the_hook_goes_where_git_looks_for_it(repository: Repository, tmp_path: Path) -> None:
+def test_the_hook_is_installed_in_gits_hooks_path(repository: Repository, tmp_path: Path) -> None:
     repository.trailers()
     repository.git("worktree", "add", "-q", str(tmp_path / "other"))
     assert repository.install(at=tmp_path / "other")["hook"] == str(repository.root / ".git/hooks/commit-msg")

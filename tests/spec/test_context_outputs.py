@@ -58,7 +58,7 @@ def test_a_context_has_the_outputs_that_the_commits_of_a_session_refer_to(
 
 
 @pytest.mark.requirement("CMT-53")
-def test_a_sandbox_learns_nothing_of_other_objects_and_gets_so_much_output_at_once(
+def test_a_sandbox_sees_no_other_objects_and_gets_bounded_output(
     client: SyncClient, start: Start, boxed: Boxed
 ) -> None:
     own, foreign = start(filesystem_id=BOX, workdir="/workspace"), start()

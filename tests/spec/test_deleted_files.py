@@ -81,7 +81,7 @@ def test_an_edit_of_a_missing_file_that_the_session_does_not_know_is_refused(sta
 
 
 @pytest.mark.requirement("IDX-9")
-def test_an_edit_of_a_file_whose_directory_is_away_is_no_deletion(
+def test_an_edit_of_a_file_without_its_directory_is_not_a_deletion(
     s: SyncSession, client: SyncClient, tree: Path
 ) -> None:
     (tree / "src").mkdir()

@@ -100,7 +100,7 @@ def test_the_files_in_ripgreps_output_are_found(
 
 
 @pytest.mark.requirement("DIS-1")
-def test_names_are_taken_from_the_calls_own_directory(start, project: Path) -> None:
+def test_names_are_relative_to_the_directory_of_the_call(start, project: Path) -> None:
     assert found(start().observe("ls", "main.py\nutil.py\n", cwd=f"{project}/src"), project) == SRC
     assert found(start().observe("ls", "main.py\nutil.py\n", cwd="src"), project) == SRC
     assert found(start().observe("ls", "main.py\nutil.py\n"), project) == set()
@@ -119,7 +119,7 @@ def test_an_absolute_name_without_an_extension_is_found_where_it_is_a_file(
 
 
 @pytest.mark.requirement("DIS-1")
-def test_what_is_found_is_known_as_an_unread_stub_and_what_was_read_stays(
+def test_discovered_files_become_unread_stubs_and_read_files_stay_read(
     s: SyncSession, client: SyncClient, project: Path
 ) -> None:
     read = s.read("src/main.py")
@@ -133,7 +133,7 @@ def test_what_is_found_is_known_as_an_unread_stub_and_what_was_read_stays(
 
 
 @pytest.mark.requirement("DIS-2")
-def test_only_what_exists_becomes_an_object_and_the_rest_is_named_with_its_reason(
+def test_only_existing_files_become_objects_and_others_are_ignored_with_a_reason(
     s: SyncSession, client: SyncClient, project: Path
 ) -> None:
     (project / "link.py").symlink_to("src/main.py")
@@ -156,7 +156,7 @@ def test_only_what_exists_becomes_an_object_and_the_rest_is_named_with_its_reaso
 
 
 @pytest.mark.requirement("DIS-2")
-def test_paths_that_are_given_are_looked_at_one_by_one(s: SyncSession, project: Path) -> None:
+def test_given_paths_are_checked_individually(s: SyncSession, project: Path) -> None:
     given = ["Makefile", "src", "gone.py", "/../x", "src/main.py", "/dev/null", "./Makefile"]
     objects = s.discover(given).objects
     assert [one.path for one in objects] == given
@@ -197,7 +197,7 @@ NOISE = [
 
 @pytest.mark.requirement("DIS-3")
 @pytest.mark.parametrize(("command", "output", "expected"), NOISE, ids=[command for command, _, _ in NOISE])
-def test_what_is_around_the_names_never_becomes_an_object_even_if_such_a_file_exists(
+def test_text_around_file_names_never_becomes_an_object_even_if_such_a_file_exists(
     s: SyncSession, project: Path, command: str, output: str, expected: set[str]
 ) -> None:
     for name in JUNK:
@@ -207,9 +207,7 @@ def test_what_is_around_the_names_never_becomes_an_object_even_if_such_a_file_ex
 
 
 @pytest.mark.requirement("DIS-3")
-def test_a_directory_never_becomes_an_object_whatever_prints_it(
-    s: SyncSession, client: SyncClient, project: Path
-) -> None:
+def test_a_directory_never_becomes_an_object(s: SyncSession, client: SyncClient, project: Path) -> None:
     for command, output in (
         ("ls", "docs\nsrc\n"),
         ("ls -F", "docs/\nsrc/\n"),

@@ -169,7 +169,7 @@ def test_every_acknowledged_write_carries_its_sequence_the_chain_there_and_its_v
 
 @pytest.mark.anyio
 @pytest.mark.requirement("DUR-3")
-async def test_without_room_for_a_commit_reads_go_on_and_writes_come_back_by_themselves(
+async def test_without_disk_space_reads_work_and_writes_resume_once_there_is_room(
     process: DaemonProcess,
 ) -> None:
     await process.start(failpoints="journal.commit=error:ENOSPC*1@4")
@@ -195,7 +195,7 @@ async def test_without_room_for_a_commit_reads_go_on_and_writes_come_back_by_the
 
 
 @pytest.mark.requirement("DUR-6")
-def test_verify_finds_whatever_was_changed_behind_the_daemons_back(tmp_path: Path) -> None:
+def test_verify_detects_every_kind_of_damage(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         s = client.session("s", agent="a", system_prompt="Be brief.")
         for number in range(20):
@@ -303,7 +303,7 @@ def answers(client: SyncClient) -> list[object]:
 
 
 @pytest.mark.requirement("DUR-8")
-def test_a_journal_behind_a_clients_receipt_is_noticed_and_takes_no_more_writes(tmp_path: Path) -> None:
+def test_a_journal_behind_a_clients_receipt_becomes_read_only(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon:
         with connect_sync(daemon.socket) as client:
             s = client.session("s", agent="a")

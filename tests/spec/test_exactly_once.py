@@ -131,7 +131,7 @@ def client(daemon: Running) -> Iterator[SyncClient]:
 
 
 @pytest.mark.requirement("HOK-14")
-def test_an_import_after_the_hooks_adds_what_they_do_not_see(session: Session, client: SyncClient) -> None:
+def test_an_import_after_hooks_adds_only_unrecorded_events(session: Session, client: SyncClient) -> None:
     session.turn("a")
     session.turn("b")
     session.hook("SessionEnd", reason="other")
@@ -145,7 +145,7 @@ def test_an_import_after_the_hooks_adds_what_they_do_not_see(session: Session, c
 
 
 @pytest.mark.requirement("HOK-14")
-def test_hooks_after_an_import_go_on_from_it_and_an_import_again_adds_what_they_do_not_see(
+def test_hooks_continue_an_import_and_a_reimport_adds_only_unrecorded_events(
     session: Session, client: SyncClient
 ) -> None:
     session.turn("a", hooked=False)
@@ -210,7 +210,9 @@ def test_an_import_after_a_resume_completes_a_session_that_was_older_than_its_ho
 
 
 @pytest.mark.requirement("HOK-18")
-def test_a_fork_that_hooks_record_is_completed_with_what_its_origin_has(session: Session, client: SyncClient) -> None:
+def test_a_fork_recorded_by_hooks_is_completed_with_the_history_of_its_origin(
+    session: Session, client: SyncClient
+) -> None:
     session.turn("a", hooked=False)
     session.imported()
     before, origin = session.id, session.native
@@ -228,9 +230,7 @@ def test_a_fork_that_hooks_record_is_completed_with_what_its_origin_has(session:
 
 
 @pytest.mark.requirement("HOK-18")
-def test_an_import_takes_turns_that_a_session_went_back_behind_out_of_its_context(
-    session: Session, client: SyncClient
-) -> None:
+def test_an_import_removes_rewound_turns_from_the_context(session: Session, client: SyncClient) -> None:
     def in_context() -> list[str]:
         session.hook("SessionEnd", reason="other")
         session.imported()
@@ -269,7 +269,7 @@ def prompts_after_import(session: Session, client: SyncClient) -> list[str]:
 
 @pytest.mark.requirement("HOK-18")
 @pytest.mark.parametrize("is_hooked", [True, False])
-def test_a_return_to_a_branch_that_was_left_continues_it(session: Session, client: SyncClient, is_hooked: bool) -> None:
+def test_returning_to_an_abandoned_branch_continues_it(session: Session, client: SyncClient, is_hooked: bool) -> None:
     def after(parent: str | None, label: str) -> list[str]:
         if is_hooked:
             session.hook("SessionStart", source="resume")
@@ -347,9 +347,7 @@ def test_turns_with_and_without_hooks_are_all_in_the_context(session: Session, c
 
 
 @pytest.mark.requirement("HOK-18")
-def test_a_transcript_without_what_hooks_have_recorded_does_not_take_their_place(
-    session: Session, client: SyncClient
-) -> None:
+def test_a_transcript_without_hook_recorded_events_does_not_replace_them(session: Session, client: SyncClient) -> None:
     session.turn("a", hooked=False)
     session.turn("b")
     session.hook("UserPromptSubmit", prompt="prompt c", prompt_id="p-c")
@@ -361,7 +359,7 @@ def test_a_transcript_without_what_hooks_have_recorded_does_not_take_their_place
 
 
 @pytest.mark.requirement("HOK-14")
-def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, client: SyncClient) -> None:
+def test_an_import_skips_a_session_while_hooks_record_it(session: Session, client: SyncClient) -> None:
     session.turn("a")
     found = session.imported()
     assert (found["commits"], len(found["skipped"])) == (0, 1) and "once it is paused" in found["skipped"][0]["reason"]
@@ -378,9 +376,7 @@ def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, clien
 
 
 @pytest.mark.requirement("HOK-14")
-def test_what_continues_the_session_does_so_also_once_hooks_have_recorded_more(
-    session: Session, client: SyncClient
-) -> None:
+def test_an_imported_continuation_survives_later_hook_records(session: Session, client: SyncClient) -> None:
     session.turn("a")
     session.hook("SessionEnd", reason="other")
     session.imported()

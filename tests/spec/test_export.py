@@ -13,7 +13,7 @@ from tests.spec.secrecy import KEY, OTHER, PASSWORD, TOKEN, Start, ctx, say
 
 @pytest.mark.requirement("SEC-11")
 @pytest.mark.parametrize("policy", ["off", "flag", "redact"])
-def test_an_export_tells_all_in_order_and_no_secret_whatever_the_policy(
+def test_an_export_has_all_records_in_order_and_no_secret_under_any_policy(
     daemon: Running, start: Start, tree: Path, policy: str
 ) -> None:
     s = start(secrets=policy, labels={"deploy": f"with {OTHER}"})

@@ -192,7 +192,7 @@ def test_a_mount_at_the_root_covers_every_path_that_no_longer_one_does(start, cl
 
 
 @pytest.mark.requirement("FS-3")
-def test_a_file_that_lies_under_another_mount_is_shown_by_a_path_that_leads_back_to_it(
+def test_a_file_under_a_nested_mount_is_shown_by_a_path_that_resolves_to_it(
     start, client: SyncClient, tree: Path
 ) -> None:
     (tree / "sub").mkdir()
@@ -250,7 +250,7 @@ def test_mappings_are_read_from_mountinfo_and_the_rest_is_named(start, client: S
 
 
 @pytest.mark.requirement("FS-5")
-def test_this_machines_own_mountinfo_is_understood(start, client: SyncClient) -> None:
+def test_this_machines_mountinfo_is_parsed(start, client: SyncClient) -> None:
     text = Path("/proc/self/mountinfo").read_text()
     found = client.mount_detect(mountinfo=text)
     assert len(found.mounts) + len(found.ignored) <= len(text.splitlines())
@@ -260,7 +260,7 @@ def test_this_machines_own_mountinfo_is_understood(start, client: SyncClient) ->
 
 @pytest.mark.requirement("FS-5")
 @pytest.mark.parametrize("text", [{}, {"docker_inspect": "[]", "mountinfo": ""}, {"docker_inspect": "Error: no such"}])
-def test_what_is_neither_is_refused(client: SyncClient, text: dict[str, str]) -> None:
+def test_a_text_of_neither_mount_format_is_rejected(client: SyncClient, text: dict[str, str]) -> None:
     with refused("invalid_params"):
         client.mount_detect(**text)
 
@@ -271,7 +271,7 @@ def test_what_is_neither_is_refused(client: SyncClient, text: dict[str, str]) ->
     ["/..", "/a/../../b", "../" * 50 + "etc/passwd", "a\0b", "/" + "é" * 2048, "x" * 4096],
     ids=["root", "over a component", "from the workdir", "NUL", "bytes", "with the workdir"],
 )
-def test_a_path_that_leads_nowhere_is_refused_whatever_it_is_for(s: SyncSession, path: str) -> None:
+def test_an_invalid_path_is_rejected_by_every_operation(s: SyncSession, path: str) -> None:
     before = s.view()
     for call in (s.resolve, s.read, lambda path: s.edited(path, content="x")):
         with refused("invalid_path"):
@@ -303,7 +303,7 @@ def test_a_mount_cannot_make_a_path_climb_or_grow_too_long(start, tree: Path) ->
 
 
 @pytest.mark.requirement("FS-8")
-def test_what_no_mount_covers_lies_on_its_devices_filesystem_when_asked_for(start, tree: Path) -> None:
+def test_an_unmounted_path_gets_its_devices_filesystem_when_detection_is_on(start, tree: Path) -> None:
     shm = Path("/dev/shm")
     if not shm.is_dir() or os.stat(shm).st_dev == os.stat(tree).st_dev:
         pytest.skip("this host has no second filesystem at hand")

@@ -128,7 +128,7 @@ def test_a_fork_shares_the_prompt_cache_of_its_parent(s: SyncSession, client: Sy
 
 
 @pytest.mark.requirement("SES-28")
-def test_a_fork_of_a_session_without_a_chat_has_what_it_read_after_its_newest_commit(
+def test_a_fork_of_a_session_without_a_chat_keeps_reads_after_its_newest_commit(
     daemon: Running, s: SyncSession, client: SyncClient, tree: Path
 ) -> None:
     client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=s.id)

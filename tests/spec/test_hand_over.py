@@ -96,7 +96,7 @@ def test_a_moment_of_a_session_a_session_and_the_newest_work_can_be_handed_over(
 
 
 @pytest.mark.requirement("HND-1")
-def test_the_printed_command_and_exec_go_on_in_the_directory(
+def test_the_printed_command_and_exec_run_in_the_directory(
     daemon: Running, s: SyncSession, home: Path, tree: Path
 ) -> None:
     commit = talked(s)
@@ -130,7 +130,7 @@ def test_a_directory_that_no_harness_can_use_is_named(daemon: Running, s: SyncSe
 
 
 @pytest.mark.requirement("HND-2")
-def test_what_is_left_out_is_reported(
+def test_omitted_content_is_reported(
     daemon: Running, handed: Callable[..., dict[str, Any]], s: SyncSession, home: Path, tree: Path
 ) -> None:
     s.user("Begin.")
@@ -165,7 +165,7 @@ def test_reasoning_is_kept_where_the_whole_context_is_of_the_same_harness(
         (("--system-prompt", "x"), "--in excludes --id and --system-prompt"),
     ],
 )
-def test_a_wrong_hand_over_leaves_nothing(
+def test_an_invalid_hand_over_leaves_nothing_behind(
     daemon: Running, client: SyncClient, s: SyncSession, home: Path, words: tuple[str, ...], message: str
 ) -> None:
     commit = talked(s)
@@ -292,7 +292,7 @@ def hook(client: SyncClient, made: dict[str, Any], event: str, **fields: str) ->
 
 
 @pytest.mark.requirement("HND-4")
-def test_two_discussions_of_one_finding_do_not_see_each_other(
+def test_two_sessions_from_one_commit_are_isolated(
     handed: Callable[..., dict[str, Any]], client: SyncClient, s: SyncSession, tree: Path
 ) -> None:
     """A review notes a finding with its context id; each discussion starts from there, in another harness."""

@@ -30,7 +30,7 @@ def says(harness: str, file: Path, session: str, text: str, time: str) -> dict[s
 
 @pytest.mark.requirement("HND-4")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
-def test_what_follows_a_hand_over_continues_it_however_often_it_is_imported(
+def test_turns_after_a_hand_over_continue_it_across_repeated_imports(
     harness: str, s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:
     commit = talked(s)
@@ -57,7 +57,7 @@ def test_what_follows_a_hand_over_continues_it_however_often_it_is_imported(
 
 
 @pytest.mark.requirement("HND-4")
-def test_a_branch_within_what_followed_a_hand_over_continues_it_too(
+def test_a_branch_after_a_hand_over_continues_it(
     s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:
     words = ("resume", talked(s), "--in", "claude", "--cwd", str(tree), "--json")
@@ -82,7 +82,7 @@ def test_a_branch_within_what_followed_a_hand_over_continues_it_too(
 @pytest.mark.requirement("HND-4")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_return_to_a_turn_that_was_handed_over_takes_what_followed_it_out_of_the_context(
+def test_a_return_to_a_handed_over_turn_removes_later_turns_from_the_context(
     harness: str, at_once: bool, s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:
     s.user("A turn to go back to.")
@@ -155,7 +155,7 @@ def test_the_import_of_a_hand_over_of_imported_work_adds_nothing_and_hides_nothi
 
 @pytest.mark.requirement("HND-4")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
-def test_a_hand_over_of_what_no_hook_reports_is_known_by_its_bytes(
+def test_handed_over_entries_without_hooks_are_recognised_by_their_bytes(
     harness: str, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:
     pi = Pi()
@@ -186,7 +186,7 @@ def test_a_hand_over_of_what_no_hook_reports_is_known_by_its_bytes(
 @pytest.mark.requirement("HND-1", "HND-4")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
 @pytest.mark.parametrize("prompts", [None, "a"])
-def test_prompts_that_a_compaction_of_codex_left_in_the_window_go_on(
+def test_prompts_kept_by_a_codex_compaction_are_handed_over(
     harness: str, prompts: str | None, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:
     thread = Thread()

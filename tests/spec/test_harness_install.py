@@ -123,7 +123,7 @@ def test_a_file_that_was_made_is_removed(tmp_path: Path, harness: str) -> None:
         ("codex", 'model = "x"\n\n'),
     ],
 )
-def test_without_its_copy_a_file_loses_what_was_added_and_nothing_else(tmp_path: Path, harness: str, text: str) -> None:
+def test_without_its_backup_a_file_loses_only_the_added_hooks(tmp_path: Path, harness: str, text: str) -> None:
     file = written(tmp_path, harness, text)
     assert ctx(tmp_path, "install", harness).returncode == 0
     for path in file.parent.iterdir():
@@ -191,7 +191,7 @@ def test_codex_trusts_the_hooks_by_their_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("HOK-11")
-def test_what_was_written_behind_the_hooks_of_codex_stays_valid(tmp_path: Path) -> None:
+def test_text_appended_after_the_codex_hooks_stays_valid(tmp_path: Path) -> None:
     file = written(tmp_path, "codex", 'model = "x"')
     assert ctx(tmp_path, "install", "codex").returncode == 0
     with file.open("a") as opened:

@@ -33,7 +33,7 @@ def fill(harness: Harness, name: str) -> None:
 
 @pytest.mark.requirement("HOK-5")
 @pytest.mark.parametrize("full", ["disk", "spool"])
-def test_what_waits_in_a_full_spool_is_delivered_and_the_new_event_after_it(harness: Harness, full: str) -> None:
+def test_events_in_a_full_spool_are_delivered_before_the_new_event(harness: Harness, full: str) -> None:
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     if full == "spool":
@@ -96,7 +96,7 @@ def test_an_event_that_found_no_room_is_recorded_once_though_the_daemon_is_kille
 
 @pytest.mark.requirement("HOK-3", "HOK-5")
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link", "empty", "other"])
-def test_a_file_that_is_not_an_event_is_dropped_and_keeps_no_event_waiting(harness: Harness, kind: str) -> None:
+def test_a_file_that_is_no_event_is_dropped_without_blocking_events(harness: Harness, kind: str) -> None:
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     place = harness.waiting()[0].with_name(f"{'0' * 20}-0.event")
@@ -172,7 +172,7 @@ def test_an_event_is_cut_to_the_bound_well_within_the_time(output: object) -> No
 
 
 @pytest.mark.requirement("HOK-4")
-def test_one_long_text_takes_all_the_room_there_is() -> None:
+def test_one_long_text_is_cut_to_the_whole_available_room() -> None:
     raw = json.dumps({"session_id": "s", "tool_response": "x" * (8 << 20)}).encode()
     size = len(large_event_shortening.cut(raw, delivery.CUT_BYTES))
     assert 0.99 * delivery.CUT_BYTES < size < 1.01 * delivery.CUT_BYTES
@@ -205,7 +205,7 @@ def test_an_event_whose_time_ends_is_noted_as_lost(harness: Harness) -> None:
 
 @pytest.mark.requirement("HOK-4", "HOK-9")
 @pytest.mark.parametrize("what", ["absent", "folder", "other bytes", "unfinished line"])
-def test_an_event_is_recorded_whatever_the_environment_file_is(harness: Harness, what: str) -> None:
+def test_an_event_is_recorded_for_every_kind_of_environment_file(harness: Harness, what: str) -> None:
     file = harness.home / "env.sh"
     before = {"other bytes": b"export NAME='J\xfcrgen'\n", "unfinished line": b"export A=1"}.get(what, b"")
     if what == "folder":

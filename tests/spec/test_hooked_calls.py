@@ -50,7 +50,7 @@ def test_a_call_is_recorded_when_it_starts_and_its_output_once(harness: Harness)
 
 
 @pytest.mark.requirement("HOK-15")
-def test_calls_that_a_provider_numbers_anew_in_each_reply_are_calls_of_their_own(harness: Harness) -> None:
+def test_calls_with_ids_reused_in_each_reply_stay_distinct(harness: Harness) -> None:
     def run(command: str, output: str, *, is_started: bool = True) -> None:
         call = {"tool_name": "Bash", "tool_input": {"command": command}, "tool_use_id": "call_0"}
         for _ in range(2):  # As two settings files with the same hooks report it.
@@ -86,7 +86,7 @@ def test_a_call_with_the_id_of_one_that_was_denied_is_a_call_of_its_own(harness:
 
 
 @pytest.mark.requirement("HOK-15")
-def test_a_start_from_before_the_output_is_no_call_of_its_own_if_its_arguments_were_changed_since(
+def test_a_late_start_with_changed_arguments_is_not_a_separate_call(
     harness: Harness,
 ) -> None:
     harness.tool("toolu_1")
@@ -156,7 +156,7 @@ def test_the_start_of_a_call_waits_for_the_daemon_and_its_output_follows(harness
 
 
 @pytest.mark.requirement("HOK-15")
-def test_a_call_that_never_ended_goes_on_elsewhere_as_interrupted(harness: Harness) -> None:
+def test_an_unfinished_call_is_handed_over_as_interrupted(harness: Harness) -> None:
     """The harness is killed while its tool runs: no hook reports the end of either."""
     harness.hook("UserPromptSubmit", prompt="look", prompt_id="p1")
     harness.start("toolu_1")
@@ -324,7 +324,7 @@ def test_a_call_that_was_denied_is_recorded_before_the_answer(harness: Harness, 
 
 
 @pytest.mark.requirement("HOK-16")
-def test_a_killed_hook_holds_up_its_session_for_seconds_alone(harness: Harness) -> None:
+def test_a_killed_hook_blocks_its_session_only_for_seconds(harness: Harness) -> None:
     transcript = Transcript(harness)
     transcript.add("user", "go")
     harness.start("c1")
@@ -478,7 +478,7 @@ def test_the_text_before_a_call_with_a_large_input_is_found_without_waiting(
 
 
 @pytest.mark.requirement("HOK-16")
-def test_a_large_transcript_is_searched_once_and_then_what_is_added(
+def test_a_large_transcript_is_searched_once_and_then_only_its_new_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, reads = tmp_path / "t.jsonl", list[int]()
@@ -544,7 +544,7 @@ def test_a_transcript_that_cannot_be_read_changes_nothing_else(harness: Harness,
 
 
 @pytest.mark.requirement("HOK-16")
-def test_a_call_is_recorded_whose_id_is_no_text(harness: Harness) -> None:
+def test_a_call_with_a_non_text_id_is_recorded(harness: Harness) -> None:
     Transcript(harness).add("text", "found")
     harness.tool("\ud800")
     assert [each.partition(" ")[0] for each in conversation(events(harness))] == ["call", "result"]
@@ -552,7 +552,7 @@ def test_a_call_is_recorded_whose_id_is_no_text(harness: Harness) -> None:
 
 
 @pytest.mark.requirement("HOK-16")
-def test_the_text_of_the_session_is_not_taken_for_that_of_a_sub_agent(harness: Harness) -> None:
+def test_text_of_the_session_is_not_attributed_to_a_sub_agent(harness: Harness) -> None:
     transcript = Transcript(harness)
     transcript.add("text", "main")
     harness.start("toolu_1", agent_id="a1")
@@ -560,7 +560,7 @@ def test_the_text_of_the_session_is_not_taken_for_that_of_a_sub_agent(harness: H
 
 
 @pytest.mark.requirement("HOK-1")
-def test_a_call_is_listed_with_what_it_was_asked_for(harness: Harness) -> None:
+def test_a_call_is_listed_with_a_label_from_its_input(harness: Harness) -> None:
     harness.tool("toolu_1")
     harness.hook("PostToolUse", tool_name="Read", tool_input={"file_path": "/a.py"}, tool_response="", tool_use_id="t2")
     harness.hook("PostToolUse", tool_name="Bash", tool_input={"command": " \n"}, tool_response="", tool_use_id="t3")

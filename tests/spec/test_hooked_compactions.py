@@ -157,7 +157,7 @@ def test_a_compaction_of_which_nothing_is_known_is_recorded_as_it_was(harness: C
 
 
 @pytest.mark.requirement("HOK-19")
-def test_a_compaction_of_pi_which_names_what_stays_waits_for_no_record(
+def test_a_pi_compaction_with_its_kept_entry_does_not_wait_for_the_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transcript = tmp_path / "session.jsonl"

@@ -157,7 +157,7 @@ def test_every_event_of_a_session_is_recorded_in_order(harness: Harness) -> None
 
 
 @pytest.mark.requirement("HOK-1")
-def test_a_session_of_codex_goes_on_when_it_is_resumed(running: Running, tmp_path: Path) -> None:
+def test_a_resumed_codex_session_continues(running: Running, tmp_path: Path) -> None:
     harness = Harness(running, tmp_path / "home", "codex", "01a203ab-b617-74c3-8c72-359424c2f211")
     harness.hook("SessionStart", source="startup", model="gpt-5.5")
     harness.hook("UserPromptSubmit", turn_id="t1", prompt="first", model="gpt-5.5")
@@ -276,7 +276,7 @@ def test_an_event_whose_reply_was_lost_is_recorded_once(harness: Harness) -> Non
 
 @pytest.mark.requirement("HOK-4")
 @pytest.mark.parametrize("stdin", [b"", b"{", b"[1]", b"\xff\x00", b'{"session_id": 1}', b"[" * 100_000])
-def test_a_hook_with_input_that_is_none_ends_well_and_prints_nothing(harness: Harness, stdin: bytes) -> None:
+def test_a_hook_with_invalid_input_exits_with_0_and_prints_nothing(harness: Harness, stdin: bytes) -> None:
     done = harness.run(stdin)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     harness.hook("UserPromptSubmit", prompt="go on", prompt_id="p1")
@@ -284,7 +284,7 @@ def test_a_hook_with_input_that_is_none_ends_well_and_prints_nothing(harness: Ha
 
 
 @pytest.mark.requirement("HOK-4")
-def test_a_daemon_that_hangs_holds_up_one_hook_and_loses_nothing(harness: Harness) -> None:
+def test_a_hanging_daemon_delays_one_hook_and_loses_nothing(harness: Harness) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         harness.environ = {"CTXD_SOCKET": (path := str(harness.home / "hung.sock"))}
         listener.bind(path)
@@ -330,7 +330,7 @@ def test_a_directory_of_waiting_events_that_is_a_link_or_open_to_others_is_not_u
 
 
 @pytest.mark.requirement("HOK-4")
-def test_a_session_in_the_trash_takes_no_events_and_the_next_session_is_captured(harness: Harness) -> None:
+def test_a_session_in_the_trash_records_no_events_and_the_next_one_is_captured(harness: Harness) -> None:
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     with connect_sync(harness.daemon.socket) as client:
         client.session_remove(harness.session)
@@ -364,7 +364,7 @@ def test_events_that_wait_are_bounded_and_a_dropped_one_is_reported(harness: Har
 
 
 @pytest.mark.requirement("HOK-5")
-def test_a_damaged_event_is_reported_and_holds_up_no_other(harness: Harness) -> None:
+def test_a_damaged_event_is_reported_and_blocks_no_other(harness: Harness) -> None:
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     folder = harness.waiting()[0].parent
@@ -397,7 +397,7 @@ def test_a_purge_erases_the_events_that_wait(harness: Harness) -> None:
 
 
 @pytest.mark.requirement("HOK-6")
-def test_a_purge_erases_what_a_killed_hook_left_half_written(harness: Harness) -> None:
+def test_a_purge_erases_a_half_written_event_of_a_killed_hook(harness: Harness) -> None:
     harness.daemon.kill()
     harness.tool("toolu_1", "SECRET")
     (waiting,) = harness.waiting()
@@ -558,7 +558,7 @@ def test_the_program_knows_the_harnesses_that_the_rest_knows() -> None:
 
 
 @pytest.mark.requirement("HOK-7")
-def test_an_event_waits_although_another_hook_delivers_what_waited_before_it(
+def test_an_event_is_spooled_while_another_hook_delivers_earlier_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = delivery.make_spool("/run/none.sock", {"HOME": str(tmp_path)})

@@ -126,7 +126,7 @@ def test_an_import_keeps_native_ids_and_lines_at_the_times_at_which_they_were_wr
 
 
 @pytest.mark.requirement("IMP-2")
-def test_an_import_again_makes_nothing_and_reads_only_what_is_new(
+def test_a_repeated_import_makes_no_commit_and_reads_only_new_lines(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
@@ -186,7 +186,7 @@ def test_an_imported_session_has_the_title_times_and_grants_of_its_transcript(
 
 
 @pytest.mark.requirement("IMP-2")
-def test_a_file_that_was_replaced_or_truncated_goes_on_from_what_is_equal(
+def test_a_replaced_or_truncated_file_continues_from_its_common_prefix(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d"), *claude.turn("e", "f")]
@@ -214,7 +214,7 @@ def test_a_dry_run_reports_the_same_and_stores_nothing(
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("marked", [True, False], ids=["forkedFrom", "unmarked"])
-def test_a_fork_goes_on_from_the_commit_of_its_origin(
+def test_a_fork_continues_from_the_commit_of_its_origin(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, marked: bool
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
@@ -287,7 +287,7 @@ def test_sub_agents_begin_where_they_were_spawned(
 
 
 @pytest.mark.requirement("IMP-6")
-def test_lines_that_are_no_records_are_kept_and_files_that_are_none_are_listed(
+def test_lines_without_a_record_are_kept_and_other_files_are_listed(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{claude.session}.jsonl"
@@ -349,7 +349,7 @@ def test_secrets_are_handled_before_a_line_is_stored(
 
 
 @pytest.mark.requirement("IMP-1")
-def test_times_that_are_no_past_end_no_import(
+def test_invalid_past_times_do_not_abort_an_import(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d"), *claude.turn("e", "f")]
@@ -365,7 +365,7 @@ def test_times_that_are_no_past_end_no_import(
 
 
 @pytest.mark.requirement("IMP-6")
-def test_a_file_that_goes_away_or_turns_into_another_meanwhile_ends_no_import(
+def test_a_file_removed_or_replaced_meanwhile_does_not_abort_an_import(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     first, second, third = Claude(), Claude(), Claude()
@@ -427,7 +427,7 @@ class Codex:
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("copies_meta", [True, False])
-def test_a_copied_fork_of_codex_goes_on_from_its_origin(
+def test_a_copied_codex_fork_continues_from_its_origin(
     daemon: Running, client: SyncClient, tmp_path: Path, copies_meta: bool
 ) -> None:
     origin = Codex()
@@ -445,7 +445,7 @@ def test_a_copied_fork_of_codex_goes_on_from_its_origin(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_referenced_fork_and_a_reverted_file_go_on_at_a_byte_of_the_origin(
+def test_a_referenced_fork_and_a_reverted_file_continue_at_a_byte_of_the_origin(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     origin = Codex()
@@ -533,7 +533,7 @@ def test_unknown_lines_tokens_and_garbage_of_codex_are_kept(
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("has_parent", [True, False])
-def test_a_fork_of_pi_goes_on_from_its_origin(
+def test_a_pi_fork_continues_from_its_origin(
     daemon: Running, client: SyncClient, tmp_path: Path, has_parent: bool
 ) -> None:
     origin, fork = str(uuid4()), str(uuid4())

@@ -50,7 +50,7 @@ def watching(daemon: Running, folder: Path, *more: str) -> Iterator["subprocess.
 
 @pytest.mark.requirement("IMP-2")
 @pytest.mark.parametrize("end", [None, signal.SIGINT, signal.SIGKILL])
-def test_an_import_goes_on_where_one_that_it_knows_nothing_of_has_ended(
+def test_an_import_continues_after_the_commits_of_another_import(
     daemon: Running, client: SyncClient, tmp_path: Path, end: signal.Signals | None
 ) -> None:
     claude = Claude()
@@ -202,7 +202,7 @@ def test_a_transcript_that_was_moved_or_compressed_is_imported_once_and_stays_pu
 
 
 @pytest.mark.requirement("IMP-9")
-def test_a_line_that_is_written_over_while_it_is_watched_is_imported_anew(
+def test_a_line_overwritten_during_a_watch_is_imported_again(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     claude = Claude()
@@ -220,7 +220,7 @@ def test_a_line_that_is_written_over_while_it_is_watched_is_imported_anew(
 
 @pytest.mark.requirement("IMP-2")
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_a_file_that_is_written_anew_is_read_once_it_is_whole(
+def test_a_rewritten_file_is_imported_once_it_is_complete(
     daemon: Running, client: SyncClient, tmp_path: Path, is_watched: bool
 ) -> None:
     claude = Claude()
@@ -248,7 +248,7 @@ def test_a_file_that_is_written_anew_is_read_once_it_is_whole(
 
 
 @pytest.mark.requirement("IMP-10")
-def test_without_its_daemon_an_import_ends_with_one_line_and_goes_on_when_repeated(tmp_path: Path) -> None:
+def test_an_import_without_a_daemon_fails_with_one_line_and_continues_when_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "transcripts"
     claudes = [Claude() for _ in range(150)]
     for claude in claudes:
@@ -272,7 +272,7 @@ def test_without_its_daemon_an_import_ends_with_one_line_and_goes_on_when_repeat
 
 
 @pytest.mark.requirement("IMP-9")
-def test_a_watch_goes_on_once_its_daemon_is_back(tmp_path: Path) -> None:
+def test_a_watch_continues_once_its_daemon_is_back(tmp_path: Path) -> None:
     claude = Claude()
     file = write(tmp_path / "transcripts" / f"{claude.session}.jsonl", [claude("a")])
     with Running(tmp_path, keep_state=True) as daemon:
@@ -341,7 +341,7 @@ def test_a_dry_run_commits_no_pending_events_and_delivers_no_waiting_ones(
 
 
 @pytest.mark.requirement("IMP-2")
-def test_an_import_without_changes_delivers_what_waits_and_loads_neither_event_loop_nor_readers(
+def test_an_unchanged_import_delivers_spooled_events_without_loading_event_loop_or_readers(
     harness: Harness, claude: Claude, tmp_path: Path
 ) -> None:
     daemon, folder = harness.daemon, tmp_path / "transcripts"

@@ -35,7 +35,7 @@ def handed(daemon: Running, home: Path, *words: str) -> Record:
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("place", ["inside", "beside", "directory"])
-def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
+def test_a_sub_agent_is_its_own_chain_and_the_conversation_continues(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, place: str
 ) -> None:
     records = [claude("a"), calls(claude, "b", "t1", "Task")]
@@ -193,7 +193,7 @@ def test_a_sub_agent_that_a_second_call_continues_begins_behind_the_first(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
+def test_a_session_does_not_continue_from_a_sub_agent_that_ran_on(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [claude("a"), calls(claude, "b", "t1", "Task")]

@@ -154,7 +154,7 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("form", [str, list])
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_what_the_harness_writes_as_the_user_is_no_prompt_and_begins_no_turn(
+def test_harness_text_in_the_user_role_is_no_prompt_and_starts_no_turn(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, wrapped: str, form: type
 ) -> None:
     words, more = WRAPPED[wrapped]
@@ -263,7 +263,7 @@ def test_a_session_that_is_handed_over_has_the_messages_that_its_compaction_pres
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_file_of_more_than_5_mb_is_there_from_before_its_last_boundary(
+def test_a_file_over_5_mb_is_imported_from_before_its_last_boundary(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     word = f"w{uuid4().hex}"
@@ -290,7 +290,7 @@ def test_a_file_of_more_than_5_mb_is_there_from_before_its_last_boundary(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_prompt_that_was_stored_anew_is_the_parent_of_records_that_name_its_earlier_id(
+def test_records_naming_a_prompts_earlier_id_have_the_rewritten_prompt_as_parent(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), claude("c"), claude("d", "assistant"), *claude.turn("e", "f")]
@@ -315,7 +315,7 @@ def test_a_parent_that_was_never_written_is_the_record_before(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_cycle_ends_no_import_and_loses_no_line(
+def test_a_cycle_aborts_no_import_and_loses_no_line(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d"), claude("e")]
@@ -347,7 +347,7 @@ def test_two_windows_that_write_one_file_are_two_branches(
 
 
 @pytest.mark.requirement("IMP-6")
-def test_the_copy_of_a_session_s_beginning_is_no_transcript(
+def test_a_copy_of_the_beginning_of_a_session_is_not_a_transcript(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
@@ -359,7 +359,7 @@ def test_the_copy_of_a_session_s_beginning_is_no_transcript(
 
 
 @pytest.mark.requirement("IMP-2")
-def test_a_torn_tail_waits_and_what_is_written_behind_it_is_kept(
+def test_a_torn_tail_is_deferred_and_lines_written_after_it_are_kept(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
@@ -437,7 +437,7 @@ def test_imports_of_a_file_that_grows_while_it_is_read_have_each_line_once_in_on
 
 
 @pytest.mark.requirement("IMP-2")
-def test_a_line_that_the_harness_takes_out_of_the_file_stays_in_what_was_imported(
+def test_a_line_deleted_from_the_file_stays_in_imported_commits(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     title = {"type": "ai-title", "aiTitle": "Old", "sessionId": claude.session, "label": "t"}
@@ -460,7 +460,7 @@ def test_a_line_that_the_harness_takes_out_of_the_file_stays_in_what_was_importe
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("is_later", [False, True])
-def test_a_branch_may_begin_with_lines_that_nobody_typed(
+def test_a_branch_may_begin_with_lines_not_typed_by_the_user(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, is_later: bool
 ) -> None:
     path = tmp_path / f"{claude.session}.jsonl"
@@ -560,7 +560,7 @@ def test_the_newest_of_several_rewinds_counts(
 
 
 @pytest.mark.requirement("IMP-17")
-def test_a_rewind_that_was_taken_back_is_older_than_what_followed(
+def test_an_undone_rewind_precedes_later_turns(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d")]

@@ -24,7 +24,7 @@ from tests.spec.test_import import Claude, append, commits, imported, labels, vi
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_fork_with_other_ids_of_prompts_and_of_the_session_that_asked_repeats_nothing(
+def test_a_fork_with_new_prompt_and_session_ids_repeats_nothing(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     """As Claude Code 2.1.330 writes it."""
@@ -110,7 +110,7 @@ def test_copies_of_copies_that_name_no_origin_repeat_nothing_of_each_other(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_copy_of_a_copy_that_lacks_a_line_of_the_first_goes_on_from_it(
+def test_a_copy_of_a_copy_without_a_line_of_the_first_continues_from_it(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = claude.turn("a", "b")
@@ -125,9 +125,7 @@ def test_a_copy_of_a_copy_that_lacks_a_line_of_the_first_goes_on_from_it(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_what_was_imported_before_its_origin_stays_as_it_is(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
+def test_a_fork_imported_before_its_origin_is_not_changed(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     # Of the others, the one that names no origin is imported first.
     second, claude = sorted((Claude(), Claude()), key=lambda each: each.session)
     records = claude.turn("a", "b")
@@ -166,7 +164,7 @@ def test_an_origin_that_was_renamed_is_still_the_first_one(
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("gone", ["origin", "folder", "both"])
-def test_a_copy_goes_on_once_its_origin_is_gone(
+def test_a_copy_continues_once_its_origin_is_deleted(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, gone: str
 ) -> None:
     records = [snapshot("s"), *claude.turn("a", "b")]
@@ -214,7 +212,7 @@ def test_a_branch_within_a_fork_repeats_the_lines_of_the_fork(
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("is_gone", [False, True])
 @pytest.mark.parametrize("title", ["", "t"])
-def test_a_fork_that_was_imported_before_it_had_messages_of_its_own_goes_on_once(
+def test_a_fork_imported_before_its_first_own_message_continues_once(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, title: str, is_gone: bool
 ) -> None:
     records = claude.turn("a", "b")

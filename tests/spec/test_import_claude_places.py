@@ -37,7 +37,7 @@ def test_a_session_that_was_moved_has_the_last_directory(
 
 
 @pytest.mark.requirement("LST-11")
-def test_a_move_far_behind_the_beginning_of_a_transcript_counts(
+def test_a_move_far_into_a_transcript_counts(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     records = [record for number in range(40) for record in claude.turn(f"a{number}", f"b{number}")]
@@ -90,9 +90,7 @@ def test_a_watch_follows_a_move(daemon: Running, client: SyncClient, claude: Cla
 
 
 @pytest.mark.requirement("LST-11")
-def test_a_directory_that_no_path_names_is_none(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
-) -> None:
+def test_an_invalid_directory_is_ignored(daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path) -> None:
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
     imported(daemon, "claude", tmp_path)
     for place in ("moved", "/" + "ü" * 3000, "/srv\0moved", 7):
@@ -161,7 +159,7 @@ def test_without_a_time_the_title_beside_a_transcript_is_as_old_as_its_file(
 
 @pytest.mark.requirement("LST-11")
 @pytest.mark.parametrize("kind", ["pipe", "folder", "broken link"])
-def test_a_title_beside_a_transcript_that_is_no_file_is_ignored(
+def test_a_title_file_that_is_not_a_regular_file_is_ignored(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, kind: str
 ) -> None:
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))

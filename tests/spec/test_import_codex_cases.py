@@ -28,7 +28,7 @@ from tests.spec.test_import import Codex, Record, commits, ctx, imported, labels
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("has_history", [True, False])
-def test_a_compaction_of_codex_leaves_what_codex_sends_next(
+def test_a_codex_compaction_keeps_the_messages_that_codex_sends_next(
     daemon: Running, client: SyncClient, tmp_path: Path, has_history: bool
 ) -> None:
     rollout = Thread(history_mode="legacy")
@@ -56,7 +56,7 @@ def test_a_compaction_of_codex_leaves_what_codex_sends_next(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_beside_a_summary_alone_codex_repeats_no_more_than_fits(
+def test_a_codex_summary_without_history_keeps_only_prompts_that_fit(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     rollout = Thread()
@@ -110,7 +110,7 @@ def test_a_rollback_of_two_turns_takes_back_a_compaction_in_them(
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_a_copied_fork_goes_on_from_its_origin_and_can_be_rolled_back_into_the_copy(
+def test_a_copied_fork_continues_from_its_origin_and_can_be_rolled_back_into_the_copy(
     daemon: Running, client: SyncClient, tmp_path: Path, is_marked: bool
 ) -> None:
     origin = Thread()
@@ -193,7 +193,7 @@ def test_a_fork_by_reference_begins_within_a_turn_of_its_origin(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_thread_that_was_reverted_twice_goes_on_in_the_newest_of_its_files(
+def test_a_twice_reverted_thread_continues_in_its_newest_file(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     first = Thread(history_mode="paginated")
@@ -226,7 +226,7 @@ def test_a_thread_that_was_reverted_twice_goes_on_in_the_newest_of_its_files(
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("has_parent", [True, False])
-def test_a_sub_agent_of_codex_has_no_copy_of_what_it_was_given_from_its_caller(
+def test_a_codex_sub_agent_has_no_copy_of_its_callers_history(
     daemon: Running, client: SyncClient, tmp_path: Path, has_parent: bool
 ) -> None:
     caller = Thread()
@@ -392,7 +392,7 @@ def test_tokens_of_codex_are_those_of_each_request_over_repeats_resets_and_compa
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("named", ["activity", "spawn end", "path", "nowhere"])
-def test_a_sub_agent_of_codex_begins_after_its_call_whatever_names_it(
+def test_a_codex_sub_agent_begins_after_its_call_under_every_name(
     daemon: Running, client: SyncClient, tmp_path: Path, named: str
 ) -> None:
     caller = Thread()
@@ -512,7 +512,7 @@ def test_a_rollout_whose_conversation_is_in_its_events_has_it_like_any_other(
 
 
 @pytest.mark.requirement("IMP-18")
-def test_a_message_among_the_events_is_no_item(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
+def test_a_message_among_the_events_is_not_an_item(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     rollout = Thread()
     rollout.event("message", role="user", content=[{"type": "input_text", "text": "text a"}])
     rollout.event("user_message", "a", message="text a")
@@ -573,7 +573,7 @@ def test_a_rollout_that_is_gone_before_it_is_read_is_skipped(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_second_file_of_a_session_goes_on_once_the_first_one_is_gone(
+def test_a_second_file_of_a_session_continues_once_the_first_is_deleted(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     rollout = Codex()

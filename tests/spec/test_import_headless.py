@@ -79,9 +79,7 @@ def test_a_run_that_resumes_a_session_continues_the_earlier_runs(
 
 
 @pytest.mark.requirement("IMP-1")
-def test_a_copy_of_a_run_that_goes_on_is_not_imported_twice(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
+def test_a_continued_copy_of_a_run_is_not_imported_twice(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     session = str(uuid4())
     lines = codex_run(session, "One.")
     os.utime(write(tmp_path / "a.jsonl", lines), (1_700_000_000,) * 2)

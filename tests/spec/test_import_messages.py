@@ -78,7 +78,7 @@ def test_a_message_forwarded_from_the_session_of_a_coordinator_is_a_notice(
 
 @pytest.mark.requirement("IMP-14")
 @pytest.mark.parametrize("harness", ["claude", "codex"])
-def test_an_error_of_the_api_is_a_notice_that_no_model_is_given_and_a_prompt_in_tags_goes_on(
+def test_an_api_error_is_a_notice_hidden_from_models_and_a_tagged_prompt_is_kept(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str
 ) -> None:
     records = [*claude.turn("a", "b"), *claude.turn("c", "d"), *claude.turn("e", "f")]
@@ -96,7 +96,7 @@ def test_an_error_of_the_api_is_a_notice_that_no_model_is_given_and_a_prompt_in_
 
 @pytest.mark.requirement("IMP-15")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
-def test_what_a_tool_of_the_provider_found_goes_on_as_text(
+def test_results_of_provider_tools_are_handed_over_as_text(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str
 ) -> None:
     use = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "tabs"}}
@@ -117,7 +117,7 @@ def test_what_a_tool_of_the_provider_found_goes_on_as_text(
 
 @pytest.mark.requirement("IMP-15")
 @pytest.mark.parametrize("second", ["other", None], ids=["in another response", "missing"])
-def test_a_call_of_the_provider_without_its_result_in_the_response_goes_on_as_an_ordinary_call(
+def test_a_provider_call_without_its_result_is_handed_over_as_an_ordinary_call(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, second: str | None
 ) -> None:
     use = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "tabs"}}

@@ -126,7 +126,7 @@ def new(tmp_path: Path) -> Store:
 
 @pytest.mark.requirement("IMP-2")
 @pytest.mark.parametrize("table", ["session", "session_v2"])
-def test_a_session_that_goes_on_is_not_imported_anew_because_its_row_has_changed(
+def test_a_continued_session_is_not_reimported_when_its_row_changes(
     daemon: Running, client: SyncClient, tmp_path: Path, table: str
 ) -> None:
     store = Store(tmp_path / "opencode.db", table)
@@ -146,9 +146,7 @@ def test_a_session_that_goes_on_is_not_imported_anew_because_its_row_has_changed
 
 
 @pytest.mark.requirement("IMP-2")
-def test_a_folder_and_an_export_that_go_on_are_not_imported_anew(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
+def test_a_continued_folder_and_export_are_not_reimported(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     session, exported = (f"ses_{uuid4().hex[:20]}" for _ in range(2))
     storage = tmp_path / "storage"
 
@@ -279,7 +277,7 @@ def test_a_call_that_ends_and_an_output_that_is_pruned_change_their_message_in_i
 
 
 @pytest.mark.requirement("IMP-7")
-def test_a_session_of_both_generations_is_the_newer_one_and_one_of_the_first_alone_is_there_too(
+def test_a_session_of_both_generations_uses_the_newer_and_first_only_ones_are_kept(
     daemon: Running, client: SyncClient, tmp_path: Path, old: Store
 ) -> None:
     old.turn("a", "b")
@@ -300,7 +298,7 @@ def test_a_session_of_both_generations_is_the_newer_one_and_one_of_the_first_alo
 
 
 @pytest.mark.requirement("IMP-7")
-def test_a_turn_that_streams_and_is_suspended_is_there_once_it_has_ended(
+def test_a_streamed_and_suspended_turn_is_imported_once_it_has_ended(
     daemon: Running, client: SyncClient, tmp_path: Path, new: Store
 ) -> None:
     new.row("a", "user", text="text a")
@@ -325,7 +323,7 @@ def test_a_turn_that_streams_and_is_suspended_is_there_once_it_has_ended(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_what_is_recent_at_a_compaction_of_the_second_generation_stays_in_the_window(
+def test_recent_messages_at_a_second_generation_compaction_stay_in_the_window(
     daemon: Running, client: SyncClient, tmp_path: Path, new: Store
 ) -> None:
     new.turn("a", "b")
@@ -342,7 +340,7 @@ def test_what_is_recent_at_a_compaction_of_the_second_generation_stays_in_the_wi
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_fork_of_the_second_generation_goes_on_from_what_it_has_copied(
+def test_a_second_generation_fork_continues_from_its_copied_messages(
     daemon: Running, client: SyncClient, tmp_path: Path, new: Store
 ) -> None:
     origin = new.native
@@ -389,7 +387,7 @@ def forked(store: Store, labels: str, copies: str) -> str:
 
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("is_early", [False, True])
-def test_a_fork_of_the_first_generation_goes_on_from_its_origin_which_it_does_not_name(
+def test_a_first_generation_fork_continues_from_its_unnamed_origin(
     daemon: Running, client: SyncClient, tmp_path: Path, old: Store, is_early: bool
 ) -> None:
     old.turn("a")
@@ -476,7 +474,7 @@ def test_a_fork_stays_with_its_origin_after_that_is_deleted(
 
 @pytest.mark.requirement("IMP-7")
 @pytest.mark.parametrize("table", ["message", "part", "session_message"])
-def test_a_row_that_is_no_json_is_kept_and_hides_nothing(
+def test_a_row_without_valid_json_is_kept_and_hides_nothing(
     daemon: Running, client: SyncClient, tmp_path: Path, table: str
 ) -> None:
     store = Store(tmp_path / "opencode.db", "session_v2" if table == "session_message" else "session")

@@ -24,7 +24,7 @@ def pi() -> Pi:
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("version", [None, 2, 3])
-def test_each_version_of_pi_keeps_what_its_compactions_keep(
+def test_compactions_of_each_pi_version_keep_their_entries(
     daemon: Running, client: SyncClient, tmp_path: Path, version: int | None
 ) -> None:
     pi = Pi(version=version)
@@ -47,7 +47,7 @@ def test_each_version_of_pi_keeps_what_its_compactions_keep(
 
 @pytest.mark.requirement("HND-7")
 @pytest.mark.parametrize(("version", "role"), [(2, "hookMessage"), (3, "custom")])
-def test_a_message_of_an_extension_in_an_old_file_of_pi_goes_on_in_pi(
+def test_an_extension_message_in_an_old_pi_file_is_handed_over_to_pi(
     daemon: Running, client: SyncClient, tmp_path: Path, version: int, role: str
 ) -> None:
     pi = Pi(version=version)
@@ -69,7 +69,7 @@ def test_a_message_of_an_extension_in_an_old_file_of_pi_goes_on_in_pi(
     ],
     ids=["label", "session_info", "thinking_level_change"],
 )
-def test_the_last_entry_of_pi_is_where_the_session_goes_on_whatever_it_is(
+def test_a_pi_session_continues_from_its_last_entry_of_any_kind(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi, entry: Callable[[Pi], Record]
 ) -> None:
     records = [*pi.turn("a", "b"), *pi.turn("c", "d")]
@@ -86,7 +86,7 @@ def test_the_last_entry_of_pi_is_where_the_session_goes_on_whatever_it_is(
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_second_root_of_pi_goes_on_alone_and_an_orphan_is_a_root(
+def test_a_second_pi_root_continues_alone_and_an_orphan_is_a_root(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
 ) -> None:
     path = pi.write(tmp_path, *pi.turn("a", "b"), *pi.turn("c", "d", after=None))
@@ -119,7 +119,7 @@ def test_edits_of_a_message_stand_behind_it_in_their_order_also_beyond_a_compact
 
 
 @pytest.mark.requirement("IMP-13")
-def test_the_newest_edit_of_an_entry_of_pi_is_what_another_model_reads(
+def test_the_newest_edit_of_a_pi_entry_is_handed_over(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
 ) -> None:
     def edit(label: str, target: str, replacement: Any, **more: Any) -> Any:
@@ -223,7 +223,9 @@ def test_a_compaction_in_a_fork_of_pi_keeps_the_lines_of_the_fork(
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_fork_of_a_fork_of_pi_goes_on_from_that(daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi) -> None:
+def test_a_pi_fork_of_a_fork_continues_from_the_first_fork(
+    daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
+) -> None:
     records, origin, forks = pi.turn("a", "b"), pi, [pi]
     for one, other in ("cd", "ef"):
         path = origin.write(tmp_path, *records)
@@ -308,7 +310,7 @@ def test_patches_of_the_system_prompt_of_pi_are_kept_with_their_sections_and_too
 
 @pytest.mark.requirement("IMP-3")
 @pytest.mark.parametrize("left", ["d", "b", "root"], ids=["the leaf", "the parent", "nothing"])
-def test_a_summary_of_a_branch_of_pi_follows_its_parent_whatever_it_says_it_is_from(
+def test_a_pi_branch_summary_follows_its_parent_and_not_its_from_id(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi, left: str
 ) -> None:
     records = [
@@ -323,7 +325,7 @@ def test_a_summary_of_a_branch_of_pi_follows_its_parent_whatever_it_says_it_is_f
 
 
 @pytest.mark.requirement("IMP-3")
-def test_a_model_reads_what_extensions_and_commands_of_pi_show_it_and_nothing_else(
+def test_a_model_reads_only_displayed_output_of_pi_extensions_and_commands(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
 ) -> None:
     def bash(label: str, **more: Any) -> Record:

@@ -16,7 +16,7 @@ from tests.spec.test_search import found
 
 
 @pytest.mark.requirement("LST-9")
-def test_a_purged_commit_takes_title_and_prompt_along_and_no_import_brings_them_back(
+def test_a_purged_commit_removes_title_and_prompt_and_no_import_restores_them(
     tmp_path: Path,
 ) -> None:
     claude = Claude()
@@ -55,7 +55,7 @@ def test_a_purged_commit_takes_title_and_prompt_along_and_no_import_brings_them_
 
 @pytest.mark.requirement("LST-9", "IMP-19")
 @pytest.mark.parametrize("grows_by", ["compaction", "rewind", "copy"])
-def test_a_growing_transcript_brings_no_purged_text_back(tmp_path: Path, grows_by: str) -> None:
+def test_a_growing_transcript_does_not_restore_purged_text(tmp_path: Path, grows_by: str) -> None:
     claude = Claude()
     records = claude.turn("a", "b")
     records[0]["message"]["content"] = "xyzzyprompt of a customer"

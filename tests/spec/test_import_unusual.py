@@ -119,7 +119,7 @@ def test_a_transcript_of_another_harness_is_skipped_with_the_command_that_import
 
 
 @pytest.mark.requirement("IMP-6")
-def test_a_pipe_is_refused(daemon: Running, tmp_path: Path) -> None:
+def test_a_pipe_is_rejected(daemon: Running, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     done = ctx(daemon, "import", "claude", str(tmp_path / "pipe.jsonl"))
     assert done.returncode == 1 and "pipe.jsonl was not imported: not a regular file" in done.stderr

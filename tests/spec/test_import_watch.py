@@ -34,9 +34,7 @@ async def importing(daemon: Running, *, watch: bool) -> AsyncIterator[Transcript
 
 
 @pytest.mark.requirement("IMP-9")
-def test_a_watch_imports_what_is_written_until_it_is_interrupted(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
+def test_a_watch_imports_new_lines_until_it_is_interrupted(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     claude = Claude()
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
     environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
@@ -105,9 +103,7 @@ def test_a_watch_waits_for_the_folder_of_a_harness_without_sessions(
 
 
 @pytest.mark.requirement("IMP-2")
-def test_an_import_after_a_watch_counts_what_the_watch_has_imported_as_unchanged(
-    daemon: Running, tmp_path: Path
-) -> None:
+def test_an_import_after_a_watch_counts_its_imports_as_unchanged(daemon: Running, tmp_path: Path) -> None:
     claude = Claude()
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
 
@@ -205,7 +201,7 @@ def test_a_file_that_grows_elsewhere_and_comes_back_is_stored_once(
 
 
 @pytest.mark.requirement("IMP-9")
-def test_a_watch_takes_over_what_another_import_has_committed_meanwhile(
+def test_a_watch_takes_over_commits_of_a_concurrent_import(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
     path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))

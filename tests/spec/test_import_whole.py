@@ -99,7 +99,7 @@ def test_a_fork_by_reference_of_a_session_that_hooks_record_has_the_lines_of_its
 
 
 @pytest.mark.requirement("IMP-4")
-def test_a_sub_agent_that_begins_at_a_byte_of_its_caller_goes_on_without_a_copy_of_it(
+def test_a_sub_agent_starting_at_a_byte_of_its_caller_continues_without_a_copy_of_it(
     daemon: Running, client: SyncClient, tmp_path: Path
 ) -> None:
     caller, fork = rollouts(tmp_path)

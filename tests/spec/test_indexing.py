@@ -108,7 +108,7 @@ def test_a_changed_file_gets_one_new_version_under_the_same_id(
 
 
 @pytest.mark.requirement("IDX-3")
-def test_a_change_of_bytes_that_are_no_text_is_a_version_too(s: SyncSession, client: SyncClient, tree: Path) -> None:
+def test_a_change_of_binary_content_is_a_version_too(s: SyncSession, client: SyncClient, tree: Path) -> None:
     outcomes = []
     for raw in (b"\x00one", b"\x00two", b"text", b"\x00two"):
         (tree / "a").write_bytes(raw)
@@ -181,7 +181,7 @@ def test_content_that_the_caller_sends_is_taken_as_it_is(s: SyncSession, client:
 
 
 @pytest.mark.requirement("IDX-5")
-def test_the_same_content_is_unchanged_whichever_way_it_comes(start, tree: Path) -> None:
+def test_the_same_content_is_unchanged_in_every_encoding(start, tree: Path) -> None:
     (tree / "a.py").write_text("same\n")
     assert start().read("a.py").outcome == "created"
     assert start().read("a.py", content="same\n").outcome == "unchanged"
@@ -189,7 +189,7 @@ def test_the_same_content_is_unchanged_whichever_way_it_comes(start, tree: Path)
 
 
 @pytest.mark.requirement("IDX-5")
-def test_a_file_that_only_its_agent_can_read_is_indexed_by_what_is_sent(start, client: SyncClient, tree: Path) -> None:
+def test_a_file_unreadable_to_the_daemon_is_indexed_from_sent_content(start, client: SyncClient, tree: Path) -> None:
     (tree / "a.py").write_text("the host's\n")
     s = start(filesystem_id="sandbox")
     with refused("source_unreachable"):
@@ -200,7 +200,9 @@ def test_a_file_that_only_its_agent_can_read_is_indexed_by_what_is_sent(start, c
 
 @pytest.mark.requirement("IDX-5")
 @pytest.mark.parametrize("given", [{"content": "x", "content_base64": "eA=="}, {"content_base64": "no base64!"}])
-def test_content_that_is_not_one_is_refused(s: SyncSession, client: SyncClient, given: dict[str, str]) -> None:
+def test_content_without_exactly_one_form_is_rejected(
+    s: SyncSession, client: SyncClient, given: dict[str, str]
+) -> None:
     with refused("invalid_params"):
         client.file_index(s.id, "a.py", **given)
     assert s.view().session.session_index == ()
@@ -240,9 +242,7 @@ def test_reading_a_known_file_that_is_gone_fails_and_leaves_its_version(
 
 
 @pytest.mark.requirement("IDX-7")
-def test_a_file_missing_from_a_directory_that_is_there_is_deleted(
-    s: SyncSession, client: SyncClient, tree: Path
-) -> None:
+def test_a_file_missing_from_an_existing_directory_is_deleted(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "src").mkdir()
     (tree / "src" / "a.py").write_text("x")
     id = s.read("src/a.py").object
@@ -254,7 +254,7 @@ def test_a_file_missing_from_a_directory_that_is_there_is_deleted(
 
 @pytest.mark.requirement("IDX-7")
 @pytest.mark.parametrize("how", ["directory gone", "directory moved", "directory is a file", "dangling symlink"])
-def test_a_file_that_is_missing_in_another_way_is_orphaned_and_its_version_stands(
+def test_a_file_missing_for_another_reason_is_orphaned_and_keeps_its_version(
     s: SyncSession, client: SyncClient, tree: Path, how: str
 ) -> None:
     place = tree / "src"

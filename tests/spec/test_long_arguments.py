@@ -71,7 +71,7 @@ def test_long_arguments_of_a_call_without_a_record_name_the_event_that_has_them(
     ],
     ids=["many", "long name", "list", "escapes", "scripts"],
 )  # fmt: skip
-def test_no_arguments_exceed_the_window(s: SyncSession, args: dict[str, object]) -> None:
+def test_arguments_never_exceed_the_window(s: SyncSession, args: dict[str, object]) -> None:
     s.configure(budget_tokens=32_000)
     s.user("Write it.")
     s.tool("Write", args, output="ok", id="t1")

@@ -170,7 +170,9 @@ def test_a_call_of_a_session_that_nothing_captures_changes_no_other(
 
 @pytest.mark.requirement("MCP-4")
 @pytest.mark.own_daemon
-def test_a_daemon_that_is_away_or_restarts_ends_no_server(daemon: Running, client: SyncClient, s: SyncSession) -> None:
+def test_a_missing_or_restarting_daemon_does_not_end_the_server(
+    daemon: Running, client: SyncClient, s: SyncSession
+) -> None:
     s.user("Look.")
     s.record("call-1", "bash", "out\n")
 
@@ -191,7 +193,7 @@ def test_a_daemon_that_is_away_or_restarts_ends_no_server(daemon: Running, clien
 
 
 @pytest.mark.requirement("MCP-4")
-def test_calls_at_the_same_time_are_all_answered(daemon: Running, s: SyncSession) -> None:
+def test_concurrent_calls_all_get_a_response(daemon: Running, s: SyncSession) -> None:
     s.user("Look.")
     ids = [f"{s.id}-{number}" for number in range(24)]
     for id in ids:
@@ -212,7 +214,7 @@ def test_calls_at_the_same_time_are_all_answered(daemon: Running, s: SyncSession
 
 
 @pytest.mark.requirement("MCP-4")
-def test_a_message_that_is_no_request_is_answered_and_a_cut_text_is_read(daemon: Running, s: SyncSession) -> None:
+def test_an_invalid_request_gets_an_error_and_a_split_text_is_read(daemon: Running, s: SyncSession) -> None:
     call = '{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"context_search","arguments":{"query":%s}}}'
     messages = [
         '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
@@ -235,7 +237,7 @@ def test_a_message_that_is_no_request_is_answered_and_a_cut_text_is_read(daemon:
 
 
 @pytest.mark.requirement("MCP-4")
-def test_a_harness_that_goes_away_leaves_no_traceback(daemon: Running, s: SyncSession) -> None:
+def test_a_disconnected_harness_leaves_no_traceback(daemon: Running, s: SyncSession) -> None:
     with serving(daemon, CTXD_SESSION=s.id) as server:
         assert server.stdin is not None and server.stdout is not None and server.stderr is not None
         server.stdout.close()
@@ -288,7 +290,7 @@ def test_an_error_is_one_line_with_the_remedy(
         ("file:///etc/passwd", "write ctx://object/ID"),
     ],
 )
-def test_a_resource_that_is_not_there_is_an_error(daemon: Running, s: SyncSession, uri: str, remedy: str) -> None:
+def test_a_missing_resource_is_an_error(daemon: Running, s: SyncSession, uri: str, remedy: str) -> None:
     async def scene() -> None:
         async with connected(daemon, "-s", s.id) as harness:
             with pytest.raises(MCPError) as error:
@@ -299,7 +301,7 @@ def test_a_resource_that_is_not_there_is_an_error(daemon: Running, s: SyncSessio
 
 
 @pytest.mark.requirement("MCP-5")
-def test_long_content_is_cut_with_a_line_that_says_so(daemon: Running, client: SyncClient, s: SyncSession) -> None:
+def test_long_content_is_cut_with_a_note(daemon: Running, client: SyncClient, s: SyncSession) -> None:
     s.user("FIRST " + "a" * 400_000)
     s.record(f"{s.id}-call", "bash", "b" * 400_000)
     s.user("LAST")
@@ -316,7 +318,7 @@ def test_long_content_is_cut_with_a_line_that_says_so(daemon: Running, client: S
 
 
 @pytest.mark.requirement("MCP-5")
-def test_input_that_is_no_request_ends_nothing(daemon: Running, s: SyncSession) -> None:
+def test_input_that_is_no_request_does_not_end_the_server(daemon: Running, s: SyncSession) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     lines = [
         b"no JSON", b"\xff\xfe", b"{" * 100_000, b"[]", b'{"jsonrpc":"2.0","id":1}', b"",
@@ -338,7 +340,7 @@ def test_input_that_is_no_request_ends_nothing(daemon: Running, s: SyncSession) 
 
 
 @pytest.mark.requirement("MCP-5")
-def test_a_client_that_reads_no_answers_is_read_no_further_until_it_does(daemon: Running, s: SyncSession) -> None:
+def test_a_client_that_stops_reading_is_paused_until_it_reads(daemon: Running, s: SyncSession) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     head = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).encode() + b"\n"
     listed = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'

@@ -107,7 +107,7 @@ def test_a_refused_call_of_a_model_is_recorded_as_a_failure(s: SyncSession) -> N
 
 @pytest.mark.requirement("CLT-7")
 @pytest.mark.parametrize("name", ["bash", "", "context_list\x1b[2J", None, 7, ["context_list"], "x" * 1_000_000])
-def test_an_unknown_tool_gives_an_error_text_that_names_those_that_there_are(s: SyncSession, name: object) -> None:
+def test_an_unknown_tool_gives_an_error_text_naming_the_known_tools(s: SyncSession, name: object) -> None:
     assert "context_list, context_activate" in of_the_model(s, name, {})
 
 
@@ -134,7 +134,7 @@ def test_a_long_list_is_given_in_parts_and_can_be_searched(s: SyncSession) -> No
 
 
 @pytest.mark.requirement("CLT-7")
-def test_names_that_others_chose_are_data_on_one_line(s: SyncSession, tree: Path) -> None:
+def test_foreign_names_are_data_on_one_line(s: SyncSession, tree: Path) -> None:
     name = 'a"\n\x1b[2JError: obey.md'
     (tree / name).write_text("x")
     s.discover([name])
@@ -155,7 +155,7 @@ def test_a_model_reaches_no_object_of_another_session(s: SyncSession, start: Cal
 
 
 @pytest.mark.requirement("CLT-7")
-def test_a_failure_that_the_model_cannot_mend_is_raised(s: SyncSession) -> None:
+def test_a_failure_the_model_cannot_fix_is_raised(s: SyncSession) -> None:
     s.record("call-of-mine", "bash", "out")
     s.close()
     with pytest.raises(InvalidState):

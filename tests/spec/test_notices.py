@@ -32,7 +32,7 @@ def change(s: SyncSession, file: Path, text: str) -> None:
 
 
 @pytest.mark.requirement("NOT-1")
-def test_who_read_a_file_is_told_what_another_made_of_it_under_its_own_name(
+def test_readers_of_a_file_are_notified_of_foreign_changes_under_their_own_path(
     client: SyncClient, start: Start, tree: Path
 ) -> None:
     file = tree / "a.py"
@@ -65,7 +65,7 @@ def test_who_read_a_file_is_told_what_another_made_of_it_under_its_own_name(
 
 
 @pytest.mark.requirement("NOT-1")
-def test_a_change_that_another_session_only_came_across_is_told_too(start: Start, tree: Path) -> None:
+def test_a_change_found_by_another_sessions_assembly_is_notified(start: Start, tree: Path) -> None:
     file = tree / "a.py"
     file.write_text("1\n")
     reader, looker = start(), start()
@@ -78,7 +78,7 @@ def test_a_change_that_another_session_only_came_across_is_told_too(start: Start
 
 
 @pytest.mark.requirement("NOT-2")
-def test_nobody_is_told_of_its_own_changes_nor_of_what_it_never_read(start: Start, tree: Path) -> None:
+def test_a_session_gets_no_notice_of_its_own_changes_or_of_unread_files(start: Start, tree: Path) -> None:
     for name in ("own", "seen", "read late", "shared"):
         (tree / name).write_text("1\n")
     s, other = start(), start()
@@ -115,9 +115,7 @@ def two_readers(client: SyncClient, tree: Path) -> tuple[SyncSession, SyncSessio
 
 
 @pytest.mark.requirement("NOT-3")
-def test_notices_are_read_from_any_sequence_on_in_pages_of_any_size_also_after_a_kill(
-    tmp_path: Path, tree: Path
-) -> None:
+def test_notices_are_paged_from_any_sequence_even_after_a_kill(tmp_path: Path, tree: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         s, other = two_readers(client, tree)
         changes(s, other, tree, 9)
@@ -188,9 +186,7 @@ def test_a_subscription_of_a_blocking_client_loses_and_repeats_nothing_over_kill
 
 @pytest.mark.anyio
 @pytest.mark.requirement("NOT-3")
-async def test_a_subscription_loses_and_repeats_nothing_while_changes_and_kills_go_on_at_once(
-    tmp_path: Path, tree: Path
-) -> None:
+async def test_a_subscription_loses_and_repeats_nothing_across_changes_and_kills(tmp_path: Path, tree: Path) -> None:
     """Changes do not wait for the follower, and the daemon dies in the middle of them."""
     seen: list[Notice] = []
     with Running(tmp_path, keep_state=True) as daemon:
@@ -220,7 +216,7 @@ async def change_often(client: Client, tree: Path, count: int) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("NOT-3")
-async def test_a_subscription_from_any_sequence_on_is_sent_what_is_behind_it_and_then_what_happens(
+async def test_a_subscription_from_a_sequence_gets_later_notices_and_then_live_ones(
     daemon: Running, start: Start, tree: Path
 ) -> None:
     """As a program without a client library asks for it."""
@@ -246,9 +242,7 @@ async def test_a_subscription_from_any_sequence_on_is_sent_what_is_behind_it_and
 
 
 @pytest.mark.requirement("NOT-4")
-def test_the_sessions_that_know_an_object_are_listed_however_they_came_to_know_it(
-    client: SyncClient, start: Start, tree: Path
-) -> None:
+def test_all_sessions_that_know_an_object_are_listed(client: SyncClient, start: Start, tree: Path) -> None:
     (tree / "a.py").write_text("1\n")
     (tree / "b.py").write_text("1\n")
     reads, sees, hides, neither = (start() for _ in range(4))

@@ -156,7 +156,7 @@ def test_no_two_sessions_share_the_identity_of_their_scaffolding(start, client: 
 
 @pytest.mark.requirement("OBJ-4")
 @pytest.mark.requirement("OBJ-6")
-def test_the_content_hash_of_every_object_is_made_again_from_its_payload(
+def test_the_content_hash_of_every_object_is_reproducible_from_its_payload(
     household: Household, client: SyncClient
 ) -> None:
     for name, id in household.ids.items():
@@ -167,7 +167,7 @@ def test_the_content_hash_of_every_object_is_made_again_from_its_payload(
 
 
 @pytest.mark.requirement("OBJ-4")
-def test_fields_that_do_not_apply_are_left_out_and_not_null(household: Household, client: SyncClient) -> None:
+def test_inapplicable_fields_are_omitted_and_not_null(household: Household, client: SyncClient) -> None:
     fields = {name: set(client.object_get(id).object.payload) for name, id in household.ids.items()}
     file, toolcall = {"content", "file_type", "char_count"}, {"content", "tool", "args", "status", "chat_ref"}
     assert fields["text.py"] == fields["empty"] == fields["unread.md"] == file
@@ -230,15 +230,13 @@ def test_the_source_hash_is_that_of_the_raw_bytes_whoever_read_them(
 
 
 @pytest.mark.requirement("OBJ-5")
-def test_what_was_not_read_has_no_source_hash(household: Household, client: SyncClient) -> None:
+def test_unread_objects_have_no_source_hash(household: Household, client: SyncClient) -> None:
     hashes = {name: client.object_get(id).object.source_hash for name, id in household.ids.items()}
     assert {name for name, value in hashes.items() if value is not None} == {"text.py", "empty", "binary.bin"}
 
 
 @pytest.mark.requirement("OBJ-6")
-def test_numbers_keys_and_strings_that_encoders_differ_on_are_hashed_as_the_rfc_says(
-    household: Household, client: SyncClient
-) -> None:
+def test_numbers_keys_and_strings_are_hashed_in_their_canonical_form(household: Household, client: SyncClient) -> None:
     version = client.object_get(household.ids["long call"]).object
     told = {
         "tool": "bash",

@@ -50,7 +50,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.requirement("OPS-1")
-def test_the_socket_is_its_owners_alone_from_the_moment_it_appears_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_socket_is_only_accessible_to_its_owner_under_every_umask(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
     modes: set[int] = set()
@@ -86,7 +86,7 @@ def test_the_socket_that_a_kill_left_behind_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("OPS-1")
-def test_a_live_socket_and_what_is_no_socket_are_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_live_socket_and_a_regular_file_are_refused_and_left_alone(tmp_path: Path) -> None:
     with Running(tmp_path) as daemon, connect_sync(daemon.socket) as client:
         refused = run("--ephemeral", "--socket", daemon.socket)
         assert refused.returncode == os.EX_UNAVAILABLE
@@ -112,14 +112,14 @@ def test_a_live_socket_and_what_is_no_socket_are_refused_and_left_alone(tmp_path
     ],
     ids=" ".join,
 )
-def test_a_wrong_usage_is_told_apart_from_damaged_data(words: list[str]) -> None:
+def test_wrong_usage_has_its_own_exit_status(words: list[str]) -> None:
     ended = subprocess.run([CTXD, *words], capture_output=True, text=True, timeout=30)
     assert ended.returncode == os.EX_USAGE
     assert ended.stderr.endswith("--help\n")
 
 
 @pytest.mark.requirement("DUR-5")
-def test_a_second_daemon_on_the_same_state_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_daemon_on_the_same_state_is_refused_and_names_the_owner(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         refused = run("--state-dir", tmp_path / "state", "--socket", tmp_path / "other.sock")
         assert refused.returncode == os.EX_TEMPFAIL
@@ -134,7 +134,7 @@ def line(id: object, method: str, **params: object) -> bytes:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("OPS-2")
-async def test_on_sigterm_what_was_begun_is_answered_what_is_new_is_refused_and_the_end_is_0(
+async def test_sigterm_completes_started_calls_refuses_new_ones_and_exits_with_0(
     process: DaemonProcess, tmp_path: Path
 ) -> None:
     held = tmp_path / "held"
@@ -173,7 +173,7 @@ async def until_no_listener(path: Path) -> None:
 
 
 @pytest.mark.requirement("OPS-3")
-def test_status_tells_who_the_daemon_is_and_counts_what_it_does(tmp_path: Path) -> None:
+def test_status_identifies_the_daemon_and_counts_its_work(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         before = client.daemon_status()
         assert before.state == "ready"
@@ -197,9 +197,7 @@ def test_status_tells_who_the_daemon_is_and_counts_what_it_does(tmp_path: Path) 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("OPS-3")
-async def test_status_shows_what_is_under_way_and_that_the_daemon_is_not_well(
-    process: DaemonProcess, tmp_path: Path
-) -> None:
+async def test_status_shows_calls_in_flight_and_a_degraded_daemon(process: DaemonProcess, tmp_path: Path) -> None:
     held = tmp_path / "held"
     await process.start(failpoints=f"journal.flush=hold:{held};journal.commit=error:ENOSPC*1@4")
     async with await Wire.open(process.socket) as wire, await Wire.open(process.socket) as other:

@@ -34,7 +34,7 @@ def line(client: SyncClient, id: str, **rest: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.requirement("VER-3")
-def test_history_shows_the_line_of_valid_times_as_known_now_and_with_corrections_what_was_known_before(
+def test_history_shows_current_valid_times_and_with_corrections_superseded_ones(
     s: SyncSession, client: SyncClient
 ) -> None:
     results = [index(client, s, text, day) for text, day in (("c", 3), ("wrong", 1), ("d", 4), ("a", 1), ("b", 2))]
@@ -145,7 +145,7 @@ def test_a_sandbox_may_not_name_a_time_and_does_not_see_imported_history(
 
 
 @pytest.mark.requirement("NOT-1")
-def test_only_what_is_the_newest_by_valid_time_is_a_notice(client: SyncClient, start: Start, tree: Path) -> None:
+def test_only_a_newest_version_by_valid_time_causes_a_notice(client: SyncClient, start: Start, tree: Path) -> None:
     reader, importer = start(), start()
     id = index(client, reader, "read", 2).object
     index(client, importer, "before", 1)

@@ -58,7 +58,7 @@ def test_a_session_without_a_directory_of_the_host_has_no_project(start):
 
 
 @pytest.mark.requirement("LST-4")
-def test_a_sandbox_is_not_told_its_project(start, boxed, client: SyncClient, tree: Path):
+def test_a_sandbox_does_not_see_its_project(start, boxed, client: SyncClient, tree: Path):
     repository(tree, "https://example.com/hidden")
     mounts = (Mount(agent_prefix="/workspace", canonical_prefix=str(tree)),)
     s = start(filesystem_id=BOX, mounts=mounts, workdir="/workspace")

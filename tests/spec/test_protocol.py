@@ -77,7 +77,7 @@ def request(id: Any, method: str, /, **params: Any) -> bytes:
 
 
 @pytest.mark.requirement("RPC-1")
-def test_a_program_that_writes_one_json_text_a_line_is_answered_the_same_way_without_hello(daemon: Running) -> None:
+def test_a_json_lines_client_is_served_without_hello(daemon: Running) -> None:
     with plain(daemon.socket) as wire:
         wire.send(b'{"jsonrpc":"2.0","id":7,"method":"daemon.status"}\n')
         reply = wire.answer()
@@ -115,7 +115,7 @@ MALFORMED = {
 
 @pytest.mark.requirement("RPC-2")
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_malformed_input_gets_the_standards_error_and_the_connection_and_others_go_on(
+def test_malformed_input_gets_a_standard_error_and_connections_continue(
     daemon: Running, client: SyncClient, kind: str
 ) -> None:
     data, number, id = MALFORMED[kind]
@@ -324,7 +324,7 @@ def test_calls_of_a_session_that_is_being_created_wait_for_it(daemon: Running, t
 
 
 @pytest.mark.requirement("RPC-7")
-def test_a_call_sees_what_the_calls_before_it_on_the_connection_did(
+def test_a_call_sees_the_effects_of_earlier_calls_on_its_connection(
     daemon: Running, s: SyncSession, tree: Path
 ) -> None:
     (tree / "a").write_text("x" * 100_000)
@@ -398,7 +398,7 @@ def framed(wire: Plain, size: int) -> Any:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-8")
-async def test_no_more_requests_are_under_way_than_announced_and_the_rest_is_answered_too(tmp_path: Path) -> None:
+async def test_requests_in_flight_are_limited_as_announced_and_the_rest_are_served_later(tmp_path: Path) -> None:
     held = tmp_path / "held"
     with daemon_process(tmp_path) as daemon:
         await daemon.start(failpoints=f"journal.flush=hold:{held}")

@@ -40,7 +40,7 @@ def text_of(made: AssembledContext) -> str:
 
 
 @pytest.mark.requirement("REQ-1")
-def test_a_request_has_calls_with_arguments_outputs_and_images(s: SyncSession) -> None:
+def test_a_request_contains_calls_with_arguments_outputs_and_images(s: SyncSession) -> None:
     s.set_system_prompt("Be brief.")
     picture = Attachment(media_type="image/png", data=PNG)
     s.append(events=[PromptEvent(text="What is this?", attachments=(picture,))])
@@ -77,7 +77,7 @@ def test_each_format_is_also_there_in_the_layout_spec_and_text_in_the_layout_app
 @pytest.mark.requirement("REQ-1")
 @pytest.mark.parametrize("layout", ["spec", "append"])
 @pytest.mark.parametrize("roles", ["a", "aa", "aua", "auaa", "au", "ua"])
-def test_words_stand_where_a_conversation_that_the_assistant_begins_or_ends_lacks_the_user(
+def test_a_conversation_without_a_user_at_its_start_or_end_gets_a_placeholder(
     s: SyncSession, layout: str, roles: str
 ) -> None:
     for number, role in enumerate(roles):
@@ -109,7 +109,7 @@ def test_a_section_is_as_large_as_its_blocks(s: SyncSession, tree: Path, layout:
 
 
 @pytest.mark.requirement("REQ-2")
-def test_a_kill_between_two_requests_changes_no_byte(tmp_path: Path) -> None:
+def test_requests_are_byte_equal_across_a_kill(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon:
         with connect_sync(daemon.socket) as client:
             s = client.session("s", agent="agent")
@@ -128,7 +128,7 @@ def test_a_kill_between_two_requests_changes_no_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("REQ-4")
-def test_reasoning_goes_back_to_its_model_behind_its_messages_only(s: SyncSession) -> None:
+def test_reasoning_is_sent_only_to_its_own_model_after_its_messages(s: SyncSession) -> None:
     s.user("Think.")
     request(s)
     thought = ThinkingEvent(text="Hm.", signature="sig", model=MODEL)
@@ -175,7 +175,7 @@ def test_a_dry_run_of_text_records_nothing_and_its_operation_id_stays_free(s: Sy
 
 
 @pytest.mark.requirement("REQ-9")
-def test_a_format_that_the_model_that_answered_last_does_not_take_is_refused(s: SyncSession) -> None:
+def test_a_request_format_unfit_for_the_last_model_is_rejected(s: SyncSession) -> None:
     s.append(events=[PromptEvent(text="Begin."), ResponseEvent(text="Ready.", model=MODEL), PromptEvent(text="Go.")])
     with pytest.raises(InvalidCall) as refused:
         s.assemble(format="openai-responses")
@@ -185,7 +185,7 @@ def test_a_format_that_the_model_that_answered_last_does_not_take_is_refused(s: 
 
 
 @pytest.mark.requirement("REQ-5")
-def test_a_reply_waits_for_its_outputs_until_the_conversation_goes_on(s: SyncSession) -> None:
+def test_a_reply_waits_for_its_outputs_until_the_conversation_continues(s: SyncSession) -> None:
     s.user("Run it.")
     s.append(events=[ResponseEvent(text="Running."), ToolCallEvent(call="t1", tool="bash", args={"command": "make"})])
     waiting = request(s)
@@ -232,9 +232,7 @@ def test_a_request_without_a_known_model_is_refused_with_the_remedy(s: SyncSessi
 
 @pytest.mark.requirement("REQ-9")
 @pytest.mark.parametrize("layout", ["append", "spec"])
-def test_what_a_provider_would_refuse_in_a_request_is_refused_and_changes_no_window(
-    s: SyncSession, layout: Layout
-) -> None:
+def test_a_request_its_provider_would_reject_is_rejected_and_changes_no_window(s: SyncSession, layout: Layout) -> None:
     s.user("Hello.")
     before = s.assemble(format="openai-responses", model="gpt-5", layout=layout)
     tool = ToolDeclaration(name="run", input_schema={"type": "object"})
@@ -252,7 +250,7 @@ def test_what_a_provider_would_refuse_in_a_request_is_refused_and_changes_no_win
 
 @pytest.mark.requirement("REQ-2")
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_is_purged_is_in_no_request_any_more(tmp_path: Path, restarted: bool) -> None:
+def test_purged_content_appears_in_no_later_request(tmp_path: Path, restarted: bool) -> None:
     with Running(tmp_path, keep_state=True) as daemon:
         with connect_sync(daemon.socket) as client:
             s = client.session("s", agent="agent")

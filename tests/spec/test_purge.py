@@ -124,7 +124,7 @@ def test_purges_beside_writers_and_verifications_all_complete(
 
 
 @pytest.mark.requirement("SEC-8")
-def test_what_is_not_one_objects_own_cannot_be_purged(s: SyncSession, client: SyncClient) -> None:
+def test_objects_shared_or_missing_cannot_be_purged(s: SyncSession, client: SyncClient) -> None:
     for id, code in ((f"session:{s.id}", "unsupported"), ("0" * 64, "object_not_found")):
         with pytest.raises(CallFailed) as refused:
             client.object_purge(id)
@@ -163,7 +163,7 @@ def chatter(client: SyncClient, s: SyncSession, count: int, secret_at: int) -> N
 
 
 @pytest.mark.requirement("SEC-10")
-def test_what_was_said_in_a_turn_is_purged_with_proof_and_the_session_goes_on(
+def test_messages_of_a_turn_are_purged_with_proof_and_the_session_continues(
     kept: Running, tree: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"

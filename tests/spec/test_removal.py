@@ -151,7 +151,7 @@ def collected(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 @pytest.mark.requirement("SES-25")
-def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Running) -> None:
+def test_gc_dry_run_reports_the_sessions_that_gc_then_empties(kept: Running) -> None:
     with connect_sync(kept.socket) as client:
         s = client.session("gone", agent="a")
         s.user("a question")
@@ -198,7 +198,7 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
         "purge.truncate",
     ],
 )
-async def test_a_session_whose_emptying_is_killed_is_whole_or_gone_and_the_next_collection_goes_on(
+async def test_a_session_killed_while_emptied_is_whole_or_gone_and_the_next_gc_succeeds(
     tmp_path: Path, place: str
 ) -> None:
     name, _, number = place.partition("@")

@@ -57,7 +57,7 @@ def test_a_paused_session_refuses_writes_and_stays_readable(
 
 
 @pytest.mark.requirement("SES-10")
-def test_a_paused_session_goes_on_when_resumed_and_a_closed_one_never(s: SyncSession) -> None:
+def test_a_paused_session_can_be_resumed_and_a_closed_one_cannot(s: SyncSession) -> None:
     s.pause()
     assert s.resume().session.state == "active"
     assert s.user("Here again.").turn == 1
@@ -153,7 +153,7 @@ def test_resuming_after_a_kill_restores_all_sets_and_the_chat(tmp_path: Path) ->
 
 @pytest.mark.own_daemon
 @pytest.mark.requirement("SES-12")
-def test_resuming_a_session_that_was_not_paused_writes_only_what_changed(
+def test_resuming_a_session_that_was_not_paused_writes_only_changes(
     s: SyncSession, client: SyncClient, tree: Path
 ) -> None:
     (tree / "a.py").write_text("one\n")

@@ -132,9 +132,7 @@ def test_a_file_swapped_for_a_symlink_is_not_read_after_a_restart_with_other_mou
 
 
 @pytest.mark.requirement("BOX-7")
-def test_a_link_that_another_sandbox_may_follow_leads_nowhere_for_one_that_may_not(
-    client: SyncClient, tmp_path: Path
-) -> None:
+def test_a_link_allowed_in_one_sandbox_is_not_followed_in_another(client: SyncClient, tmp_path: Path) -> None:
     shared, data = places(tmp_path, "shared", "data")
     (data / "secret").write_text(SECRET)
     (shared / "link").symlink_to("/data/secret")
@@ -148,7 +146,7 @@ def test_a_link_that_another_sandbox_may_follow_leads_nowhere_for_one_that_may_n
 
 
 @pytest.mark.requirement("BOX-12")
-def test_an_empty_value_opens_nothing(client: SyncClient, tmp_path: Path) -> None:
+def test_an_empty_value_grants_no_access(client: SyncClient, tmp_path: Path) -> None:
     (w,) = places(tmp_path, "w")
     session = session_in(client, "empty", mount("/w", w))
     with pytest.raises(CallFailed, match="other mounts than the sandbox") as none:
@@ -184,7 +182,7 @@ def as_nobody(client: SyncClient, session: str, place: Path) -> SandboxView:
 
 
 @pytest.mark.requirement("BOX-9", "BOX-11")
-def test_history_does_not_show_what_was_captured_with_rights_that_the_sandbox_lacks(
+def test_history_hides_versions_captured_with_rights_the_sandbox_lacks(
     client: SyncClient, start: Callable[..., SyncSession], tree: Path
 ) -> None:
     (tree / ".env").write_text(SECRET)
@@ -223,7 +221,7 @@ def test_history_does_not_show_what_was_captured_with_rights_that_the_sandbox_la
 
 
 @pytest.mark.requirement("BOX-9", "BOX-11")
-def test_what_was_captured_between_two_registrations_is_not_shown_after_the_second(kept: Running, tree: Path) -> None:
+def test_versions_captured_between_two_registrations_are_hidden_after_the_second(kept: Running, tree: Path) -> None:
     """Nor is it after a restart: what a sandbox may see is derived from what is stored."""
     (tree / "f").write_text("world-readable")
     with connect_sync(kept.socket) as client:
@@ -261,7 +259,7 @@ def test_what_was_captured_between_two_registrations_is_not_shown_after_the_seco
 
 
 @pytest.mark.requirement("BOX-9", "NOT-1")
-def test_no_answer_depends_on_what_other_sessions_know_of_a_file(
+def test_responses_do_not_depend_on_other_sessions_knowledge_of_a_file(
     client: SyncClient, start: Callable[..., SyncSession], boxed: Callable[..., SandboxView], tree: Path
 ) -> None:
     theirs = start()
@@ -302,7 +300,9 @@ def test_no_answer_depends_on_what_other_sessions_know_of_a_file(
 
 
 @pytest.mark.requirement("BOX-9")
-def test_a_check_is_no_oracle(client: SyncClient, start: Callable[..., SyncSession], tree: Path) -> None:
+def test_a_check_does_not_reveal_other_content(
+    client: SyncClient, start: Callable[..., SyncSession], tree: Path
+) -> None:
     theirs = start()
     for name in ("locked-known", "locked", "gone-known", "gone"):
         (tree / name).write_text(SECRET)
@@ -533,7 +533,7 @@ def test_nothing_of_another_connection_or_an_earlier_sandbox_can_be_taken_over(
 
 
 @pytest.mark.requirement("BOX-7")
-def test_mounts_and_registration_agree_in_whatever_order_they_are_asked_for(kept: Running, tmp_path: Path) -> None:
+def test_concurrent_mount_change_and_registration_never_both_succeed(kept: Running, tmp_path: Path) -> None:
     """Both calls are in flight at once, on connections of their own; never are both done."""
     w, other = places(tmp_path, "w", "other")
     with connect_sync(kept.socket) as one, connect_sync(kept.socket) as two:

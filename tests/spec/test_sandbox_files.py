@@ -14,7 +14,7 @@ from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 
 
 @pytest.mark.requirement("BOX-7")
-def test_no_path_has_the_daemon_read_what_the_sandbox_has_not_mounted(
+def test_no_path_makes_the_daemon_read_unmounted_files(
     client: SyncClient, start: Callable[..., SyncSession], boxed: Callable[..., SandboxView], tmp_path: Path
 ) -> None:
     root = tmp_path.resolve() / "host"
@@ -72,7 +72,7 @@ def test_a_sandbox_of_another_user_reads_no_file_that_this_user_may_not(
 
 
 @pytest.mark.requirement("BOX-8")
-def test_what_a_sandbox_says_a_shared_file_holds_is_its_observation_only(
+def test_content_sent_by_a_sandbox_for_a_shared_file_stays_its_own(
     client: SyncClient, boxed: Callable[..., SandboxView], s: SyncSession, tree: Path
 ) -> None:
     (tree / "a.py").write_text("true\n")

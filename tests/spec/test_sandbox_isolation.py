@@ -21,7 +21,7 @@ def test_every_method_of_a_session_is_granted_in_one_way() -> None:
 
 
 @pytest.mark.requirement("BOX-2")
-def test_what_is_not_granted_does_not_exist(boxed: Callable[..., SandboxView]) -> None:
+def test_methods_that_are_not_granted_do_not_exist(boxed: Callable[..., SandboxView]) -> None:
     for grants in ((), ("record",), GRANTS_DEFAULT):
         may = {"hello", "rpc.discover", "context.current"}.union(*(GRANTS[grant] for grant in grants))
         box = boxed(grants=grants)
@@ -36,7 +36,7 @@ def test_what_is_not_granted_does_not_exist(boxed: Callable[..., SandboxView]) -
 
 
 @pytest.mark.requirement("BOX-3")
-def test_another_session_is_answered_by_every_method_as_one_that_does_not_exist(
+def test_every_method_treats_another_session_as_missing(
     boxed: Callable[..., SandboxView], s: SyncSession, tree: Path
 ) -> None:
     (tree / "a.py").write_text("text")
@@ -65,7 +65,7 @@ def test_another_session_is_answered_by_every_method_as_one_that_does_not_exist(
 
 @pytest.mark.requirement("BOX-3")
 @pytest.mark.parametrize("id", ["session:{}", "chat:{}", "system_prompt:{}", "segment:{}#0000000001", "toolcall:{}:x"])
-def test_another_sessions_objects_are_answered_as_ones_that_do_not_exist(
+def test_objects_of_another_session_are_reported_as_missing(
     boxed: Callable[..., SandboxView], s: SyncSession, id: str
 ) -> None:
     s.user("secret")
@@ -81,7 +81,7 @@ def test_another_sessions_objects_are_answered_as_ones_that_do_not_exist(
 
 
 @pytest.mark.requirement("BOX-3")
-def test_another_sessions_object_is_answered_by_every_method_as_one_that_does_not_exist(
+def test_every_method_treats_another_sessions_object_as_missing(
     boxed: Callable[..., SandboxView], s: SyncSession, tree: Path
 ) -> None:
     """The sandbox names its own session: what it may not name is in no set of it."""
@@ -133,7 +133,7 @@ def test_a_sandbox_of_several_sessions_sees_the_objects_of_each_and_of_no_other(
 
 
 @pytest.mark.requirement("BOX-9")
-def test_whether_another_session_has_a_tool_call_or_a_file_does_not_show(
+def test_responses_do_not_reveal_another_sessions_tool_calls_or_files(
     boxed: Callable[..., SandboxView], s: SyncSession, tree: Path
 ) -> None:
     (tree / "known.py").write_text("x")

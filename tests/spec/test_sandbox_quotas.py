@@ -13,9 +13,7 @@ from tests.spec.sandboxes import at_once, sample, wire
 
 @pytest.mark.own_daemon
 @pytest.mark.requirement("BOX-5")
-def test_the_daemons_status_tells_of_all_sandboxes_together(
-    client: SyncClient, boxed: Callable[..., SandboxView]
-) -> None:
+def test_daemon_status_aggregates_all_sandboxes(client: SyncClient, boxed: Callable[..., SandboxView]) -> None:
     none = client.daemon_status().sandboxes
     assert (none.registered, none.connections, none.requests, none.refused) == (0, 0, 0, 0)
     assert (none.oldest, none.next_end) == (None, None)

@@ -37,7 +37,7 @@ def followed(client: SyncClient, session: str, count: int) -> set[str]:
 
 
 @pytest.mark.requirement("BOX-5")
-def test_a_sandbox_has_no_more_files_followed_than_its_quota_says_and_none_is_shown_stale(
+def test_a_sandbox_follows_files_up_to_its_quota_and_never_shows_stale_content(
     client: SyncClient, start: Callable[..., SyncSession], tree: Path
 ) -> None:
     names = ["a.py", "b.py", "c.py"]

@@ -40,7 +40,7 @@ def test_a_sandbox_has_a_directory_that_only_it_can_find(boxed: Callable[..., Sa
 
 @pytest.mark.requirement("BOX-15")
 @pytest.mark.parametrize(("name", "beside"), [("ctxd.sock", "s"), ("s", "s.d")])
-def test_directories_of_sandboxes_are_beside_the_socket_whatever_its_name(
+def test_sandbox_directories_are_beside_the_socket_for_every_socket_name(
     tmp_path_factory: pytest.TempPathFactory, name: str, beside: str
 ) -> None:
     running = Running(tmp_path_factory.mktemp("b"))
@@ -54,14 +54,14 @@ def test_directories_of_sandboxes_are_beside_the_socket_whatever_its_name(
 
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
-def test_a_sandbox_of_another_user_is_that_users(boxed: Callable[..., SandboxView]) -> None:
+def test_the_socket_of_a_sandbox_for_another_user_belongs_to_that_user(boxed: Callable[..., SandboxView]) -> None:
     box = boxed(uid=12345)
     assert [os.stat(path).st_uid for path in (box.socket, Path(box.directory, "current.json"))] == [12345, 12345]
     assert os.stat(box.directory).st_uid == 0, "it can neither make nor remove anything there"
 
 
 @pytest.mark.requirement("BOX-1")
-def test_what_a_sandbox_is_cannot_be_had_twice_nor_of_sessions_that_see_the_host(
+def test_registration_rejects_a_taken_principal_and_host_sessions(
     client: SyncClient, boxed: Callable[..., SandboxView], s: SyncSession
 ) -> None:
     box = boxed(principal=f"agent-{secrets.token_hex(4)}")
@@ -80,7 +80,7 @@ def test_what_a_sandbox_is_cannot_be_had_twice_nor_of_sessions_that_see_the_host
 @pytest.mark.parametrize(
     "root", ["/", "/proc/1/root", "/run", "/dev", "/sys/kernel", "//proc", "/home/../run/x", "/var/run"]
 )
-def test_a_sandbox_is_not_given_the_host(apart: SyncClient, root: str) -> None:
+def test_a_sandbox_with_a_system_directory_as_mount_is_rejected(apart: SyncClient, root: str) -> None:
     mounts = (Mount(agent_prefix="/host", canonical_prefix=root),)
     wide = apart.session_create("spec", filesystem_id=BOX, mounts=mounts, workdir="/host").session
     with pytest.raises(CallFailed) as refused:
@@ -120,7 +120,7 @@ def test_a_sandbox_ends_with_the_connection_that_holds_it(daemon: Running, boxed
 
 
 @pytest.mark.requirement("BOX-4")
-def test_a_lease_by_time_ends_unless_it_is_renewed(client: SyncClient, boxed: Callable[..., SandboxView]) -> None:
+def test_a_timed_lease_ends_unless_renewed(client: SyncClient, boxed: Callable[..., SandboxView]) -> None:
     box = boxed(ttl_s=1)
     assert box.expires_at is not None
     with socket.socket(socket.AF_UNIX) as guest:
@@ -136,7 +136,7 @@ def test_a_lease_by_time_ends_unless_it_is_renewed(client: SyncClient, boxed: Ca
 
 
 @pytest.mark.requirement("BOX-4")
-def test_a_lease_by_time_ends_when_it_was_to_also_after_a_kill(kept: Running) -> None:
+def test_a_timed_lease_ends_at_its_time_even_after_a_kill(kept: Running) -> None:
     with connect_sync(kept.socket) as client:
         session = client.session_create("spec", filesystem_id=BOX).session.session
         box = client.sandbox_register([session], ttl_s=600).sandbox
@@ -150,7 +150,7 @@ def test_a_lease_by_time_ends_when_it_was_to_also_after_a_kill(kept: Running) ->
 
 
 @pytest.mark.requirement("BOX-6")
-def test_the_current_context_is_one_answer_however_it_is_asked_for(
+def test_the_current_context_is_the_same_over_every_interface(
     client: SyncClient, boxed: Callable[..., SandboxView]
 ) -> None:
     box = boxed()
@@ -181,7 +181,7 @@ def test_another_question_in_cbor_is_refused(boxed: Callable[..., SandboxView], 
 
 
 @pytest.mark.requirement("BOX-6")
-def test_the_answer_in_cbor_is_to_the_byte_what_tools_of_bureau_are_used_to(boxed: Callable[..., SandboxView]) -> None:
+def test_the_cbor_response_matches_bureau_byte_for_byte(boxed: Callable[..., SandboxView]) -> None:
     box = boxed()
     question = bytes.fromhex("a166616374696f6e6f63757272656e742d636f6e74657874")
     none = "a2626f6bf56464617461a16a636f6e746578745f696460"

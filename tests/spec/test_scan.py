@@ -27,9 +27,7 @@ def test_ctx_scan_finds_secrets_on_disk_and_never_shows_them(daemon: Running, tr
 
 
 @pytest.mark.requirement("SEC-7")
-def test_ctx_scan_finds_what_a_session_holds_also_if_nobody_looked_then(
-    daemon: Running, start: Start, tree: Path
-) -> None:
+def test_ctx_scan_finds_secrets_recorded_with_scanning_off(daemon: Running, start: Start, tree: Path) -> None:
     s = start(secrets="off")
     id = say(s, tree)
     found = ctx(daemon.socket, "scan", "-s", s.id, "--json")
@@ -105,7 +103,7 @@ def test_ctx_scan_finds_secrets_in_entries_and_in_declared_tools(daemon: Running
 
 
 @pytest.mark.requirement("SEC-7")
-def test_a_scan_of_all_objects_finds_the_same_whatever_the_length_of_its_pages(start: Start) -> None:
+def test_a_scan_of_all_objects_is_independent_of_the_page_size(start: Start) -> None:
     sessions = [start(labels={"deploy": f"with {OTHER}"}) for _ in range(4)]
     for s in sessions:
         s.user(f"use {TOKEN}")

@@ -83,9 +83,7 @@ def test_the_newest_label_of_a_session_and_the_newest_output_of_a_call_count(
 
 
 @pytest.mark.requirement("SRC-2")
-def test_a_query_is_words_phrases_and_beginnings_and_nothing_else_has_a_meaning(
-    s: SyncSession, client: SyncClient
-) -> None:
+def test_a_query_has_only_words_phrases_and_prefixes(s: SyncSession, client: SyncClient) -> None:
     s.user("Édgar's numbat_crossing at src/numbat.py, NOT near OR there: don't")
     for query in (
         "numbat", "NUMBAT", "edgar", "there near", '"numbat crossing"', "numbat_crossing", "numbat_cross*",
@@ -153,7 +151,7 @@ def test_a_search_can_be_limited_in_every_way(s: SyncSession, client: SyncClient
 
 
 @pytest.mark.requirement("SRC-3")
-def test_pages_have_every_result_once_also_while_text_is_added(s: SyncSession, client: SyncClient) -> None:
+def test_pages_contain_every_result_once_while_text_is_added(s: SyncSession, client: SyncClient) -> None:
     for number in range(23):
         s.user(f"dugong{'  dugong' * (number % 5)} number {number}")
     level(client)
@@ -181,7 +179,7 @@ def test_pages_have_every_result_once_also_while_text_is_added(s: SyncSession, c
 
 @pytest.mark.requirement("SRC-3")
 @pytest.mark.parametrize("order", ["best", "newest"])
-def test_texts_that_come_and_change_move_no_result_to_another_page(
+def test_added_and_changed_texts_move_no_result_to_another_page(
     s: SyncSession, client: SyncClient, order: Literal["best", "newest"]
 ) -> None:
     chosen = random.Random(7)
@@ -250,7 +248,7 @@ def test_each_result_has_a_snippet_and_a_command_that_shows_its_place(
 
 
 @pytest.mark.requirement("SRC-4")
-def test_the_turn_of_a_fork_goes_on_from_that_of_its_parent(s: SyncSession, client: SyncClient) -> None:
+def test_turn_numbers_of_a_fork_continue_those_of_its_parent(s: SyncSession, client: SyncClient) -> None:
     for number in (1, 2, 3):
         s.user(f"tamarin {number}")
     client.session(client.session_fork(s.id).session).user("tamarin fork")
@@ -258,7 +256,7 @@ def test_the_turn_of_a_fork_goes_on_from_that_of_its_parent(s: SyncSession, clie
 
 
 @pytest.mark.requirement("SRC-5")
-def test_after_a_kill_the_index_has_everything_once_and_it_is_made_anew_when_it_cannot_be_used(tmp_path: Path) -> None:
+def test_the_index_is_complete_after_a_kill_and_rebuilt_when_unusable(tmp_path: Path) -> None:
     running = Running(tmp_path, keep_state=True)
     file = tmp_path / "state" / "search" / "search.db"
     expected = 0
@@ -313,7 +311,7 @@ def test_after_a_kill_the_index_has_everything_once_and_it_is_made_anew_when_it_
 
 
 @pytest.mark.requirement("SRC-5")
-def test_the_index_is_in_the_cache_directory_and_its_log_is_emptied_at_a_tidy_end(tmp_path: Path) -> None:
+def test_the_index_is_in_the_cache_directory_and_its_log_empty_after_a_clean_exit(tmp_path: Path) -> None:
     running, state, files = Running(tmp_path, keep_state=True), tmp_path / "state", []
     for number in range(2):
         with running, connect_sync(running.socket) as client:
@@ -345,7 +343,7 @@ GONE = ("Kx7fQw93LmZpVt", "B4hYn2RsDcGj8u")
 
 @pytest.mark.requirement("SRC-6")
 @pytest.mark.parametrize("how", ["tool call", "chat", "commit"])
-def test_after_a_purge_nothing_finds_a_word_of_it_and_no_file_has_one(kept: Running, tmp_path: Path, how: str) -> None:
+def test_purged_words_are_in_no_search_result_and_no_file(kept: Running, tmp_path: Path, how: str) -> None:
     state = tmp_path / "state"
     with connect_sync(kept.socket) as client:
         s = client.session("s", agent="a")
@@ -394,7 +392,7 @@ async def test_a_kill_while_the_index_forgets_leaves_nothing_behind(tmp_path: Pa
 
 
 @pytest.mark.requirement("SRC-6")
-def test_a_purge_while_the_index_is_made_anew_leaves_nothing_behind(kept: Running, tmp_path: Path) -> None:
+def test_a_purge_during_an_index_rebuild_leaves_nothing_behind(kept: Running, tmp_path: Path) -> None:
     with connect_sync(kept.socket) as client:
         s = client.session("s", agent="a")
         client.toolcall_record("s", "c", "bash", " ".join(GONE))
@@ -448,9 +446,7 @@ def test_a_session_that_was_emptied_leaves_nothing_to_find(client: SyncClient, s
 
 
 @pytest.mark.requirement("SRC-8")
-def test_a_snippet_is_one_plain_line_whatever_the_text_holds(
-    daemon: Running, s: SyncSession, client: SyncClient
-) -> None:
+def test_a_snippet_is_one_plain_line_for_any_text(daemon: Running, s: SyncSession, client: SyncClient) -> None:
     s.user(
         "\x1b]0;title\x07\x1b[2J potoroo\r\n\tred\u202e \u2066hidden\u200b \x9b31m \x01\x02\x7f end"
         + "\n" * 50
@@ -498,7 +494,7 @@ def test_a_sandbox_searches_its_own_sessions_only(
 
 
 @pytest.mark.requirement("SRC-5")
-def test_a_search_that_finds_the_index_damaged_has_it_made_anew_without_a_write(tmp_path: Path) -> None:
+def test_a_search_that_finds_a_damaged_index_rebuilds_it_without_a_write(tmp_path: Path) -> None:
     with Running(tmp_path) as running, connect_sync(running.socket) as client:
         s = client.session("s", agent="a")
         for number in range(300):

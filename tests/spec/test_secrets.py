@@ -18,9 +18,7 @@ from tests.spec.secrecy import ENVIRON, KEY, OTHER, PASSWORD, SCRIPTS, TOKEN, St
 
 
 @pytest.mark.requirement("SEC-1")
-def test_under_redact_no_byte_of_a_secret_is_kept_whichever_way_it_came(
-    kept: Running, tree: Path, tmp_path: Path
-) -> None:
+def test_redact_keeps_no_byte_of_a_secret_from_any_source(kept: Running, tree: Path, tmp_path: Path) -> None:
     with connect_sync(kept.socket) as client:
         s = client.session("s", agent="a", workdir=str(tree), secrets="redact", labels={"deploy": f"with {TOKEN}"})
         assert client.session_get("s").session.labels["deploy"].startswith("with [REDACTED:github-token:")
@@ -53,7 +51,7 @@ def test_the_policy_is_the_sessions_own_and_may_be_changed(start: Start, tree: P
 
 
 @pytest.mark.requirement("SEC-2")
-def test_under_flag_the_context_is_as_it_came_and_metadata_tells_rule_and_tag_alone(start: Start, tree: Path) -> None:
+def test_flag_keeps_the_context_and_adds_only_rule_and_tag_to_metadata(start: Start, tree: Path) -> None:
     flagged = start()
     id = say(flagged, tree)
     text = flagged.assemble().text
@@ -92,7 +90,7 @@ def test_the_keyed_hash_depends_on_the_key() -> None:
 
 
 @pytest.mark.requirement("SEC-4")
-def test_what_one_session_redacts_another_does_not_bring_back(start: Start, tree: Path) -> None:
+def test_content_redacted_by_one_session_is_not_restored_by_another(start: Start, tree: Path) -> None:
     strict, lax = start(secrets="redact"), start(secrets="off")
     (tree / "a.env").write_text(f"A={TOKEN}\n")
     id = lax.read("a.env").object
@@ -107,7 +105,7 @@ def test_what_one_session_redacts_another_does_not_bring_back(start: Start, tree
 
 
 @pytest.mark.requirement("SEC-4")
-def test_a_session_that_begins_to_redact_has_what_it_holds_read_again(start: Start, tree: Path) -> None:
+def test_enabling_redaction_rereads_the_content_of_a_session(start: Start, tree: Path) -> None:
     s = start()
     (tree / "b.env").write_text(f"B={TOKEN}\n")
     s.read("b.env")
@@ -117,7 +115,7 @@ def test_a_session_that_begins_to_redact_has_what_it_holds_read_again(start: Sta
 
 
 @pytest.mark.requirement("SEC-5")
-def test_a_daemon_does_not_start_with_rules_that_cannot_be_used_and_says_which(tmp_path: Path) -> None:
+def test_invalid_secret_rules_prevent_the_start_and_are_named(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("[[rule]]\nname = 'back-reference'\npattern = '(a)\\1'\n")
     environ = {**ENVIRON, "CTXD_SECRETS_RULES": str(rules)}

@@ -78,7 +78,7 @@ def test_imported_sessions_are_listed_by_the_files_that_their_tool_calls_name(
 
 @pytest.mark.requirement("LST-5")
 @needs_git
-def test_a_project_keeps_its_sessions_wherever_it_goes(start, client: SyncClient, tmp_path: Path):
+def test_a_moved_project_keeps_its_sessions(start, client: SyncClient, tmp_path: Path):
     place = tmp_path / "early"
     place.mkdir()
     plain = start(workdir=str(place))
@@ -129,7 +129,7 @@ def test_a_directory_without_a_repository_is_moved_by_command(
 
 @pytest.mark.requirement("CLI-10")
 @pytest.mark.own_daemon
-def test_a_session_that_nobody_works_in_is_no_default(daemon: Running, client: SyncClient, tmp_path: Path):
+def test_a_session_without_activity_is_never_the_default(daemon: Running, client: SyncClient, tmp_path: Path):
     kept = client.session_create("langgraph", state="paused", workdir=str(tmp_path)).session.session
     assert client.context_current().session is None
     alone = ctx(daemon, "session", "show")
@@ -211,7 +211,7 @@ def test_the_title_is_the_given_one_the_harnesss_or_the_first_prompt(daemon: Run
 
 
 @pytest.mark.requirement("LST-9")
-def test_secrets_leave_the_title_and_so_does_a_purged_prompt(start, client: SyncClient):
+def test_secrets_and_purged_prompts_are_removed_from_the_title(start, client: SyncClient):
     secret = TOKEN
     s = start(secrets="redact")
     s.user(f"use {secret}")
@@ -256,7 +256,7 @@ def test_an_imported_session_has_the_times_of_its_events(start, client: SyncClie
 
 
 @pytest.mark.requirement("LST-6")
-def test_the_command_takes_paths_and_times_as_people_write_them(daemon: Running, start, tmp_path: Path):
+def test_the_command_accepts_relative_paths_and_human_times(daemon: Running, start, tmp_path: Path):
     (tmp_path / "here").mkdir()
     s = start(workdir=str(tmp_path / "here"))
     done = ctx(daemon, "session", "ls", "--project", ".", "--since", "2h", "-q", folder=tmp_path / "here")

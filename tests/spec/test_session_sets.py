@@ -17,9 +17,7 @@ from tests.spec.sessions import MOVES, call, sets, walk
 @pytest.mark.requirement("SES-2")
 @pytest.mark.requirement("SES-3")
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_asked_the_index_only_grows_and_the_sets_lie_within_one_another(
-    start, tree: Path, seed: int
-) -> None:
+def test_random_operations_only_grow_the_index_and_keep_the_sets_nested(start, tree: Path, seed: int) -> None:
     for number in range(12):
         (tree / f"{number}.py").write_text(f"{number}\n")
     s = start(collapse=Collapse(per_turn=2, turns=2))
@@ -38,7 +36,7 @@ def test_whatever_is_asked_the_index_only_grows_and_the_sets_lie_within_one_anot
 
 
 @pytest.mark.requirement("SES-2")
-def test_what_is_deleted_hidden_or_closed_stays_in_the_index(s: SyncSession, client: SyncClient, tree: Path) -> None:
+def test_deleted_hidden_or_closed_objects_stay_in_the_index(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "a.py").write_text("x")
     file, toolcall = s.read("a.py").object, call(s)
     (tree / "a.py").unlink()
@@ -50,7 +48,7 @@ def test_what_is_deleted_hidden_or_closed_stays_in_the_index(s: SyncSession, cli
 
 
 @pytest.mark.requirement("SES-3")
-def test_what_is_not_in_the_index_is_in_no_other_set(start, tree: Path) -> None:
+def test_objects_outside_the_index_are_in_no_other_set(start, tree: Path) -> None:
     one, two = start(), start()
     theirs = call(two)
     for move in MOVES:
@@ -106,7 +104,7 @@ def test_activating_an_unread_file_reads_it_first(s: SyncSession, client: SyncCl
         ("the sandbox's", "content_unavailable"),
     ],
 )
-def test_activating_what_has_no_content_to_be_had_fails_and_changes_nothing(
+def test_activating_an_object_without_available_content_fails_and_changes_nothing(
     start, client: SyncClient, tree: Path, what: str, code: str
 ) -> None:
     s, place = start(secrets="redact" if what == "binary" else "flag"), tree / "src"
@@ -156,7 +154,7 @@ def test_activating_a_deleted_file_fails_and_changes_nothing(s: SyncSession, cli
 
 
 @pytest.mark.requirement("SES-6")
-def test_deactivating_the_inactive_and_unpinning_the_unpinned_are_errors_that_say_so(s: SyncSession) -> None:
+def test_deactivating_inactive_and_unpinning_unpinned_objects_are_errors(s: SyncSession) -> None:
     id = call(s)
     s.deactivate(id)
     before = s.view()
@@ -172,7 +170,7 @@ def test_deactivating_the_inactive_and_unpinning_the_unpinned_are_errors_that_sa
 
 
 @pytest.mark.requirement("SES-6")
-def test_the_moves_that_are_done_already_change_nothing_and_say_so(s: SyncSession, tree: Path) -> None:
+def test_repeated_moves_change_nothing_and_report_it(s: SyncSession, tree: Path) -> None:
     (tree / "a.py").write_text("x")
     id = s.read("a.py").object
     assert s.pin(id).changed

@@ -100,7 +100,7 @@ def test_a_session_is_paused_and_archived_in_its_one_write(s: SyncSession, clien
 
 
 @pytest.mark.requirement("SES-45")
-def test_what_goes_on_from_an_archived_session_is_active_and_listed(s: SyncSession, client: SyncClient) -> None:
+def test_sessions_continued_from_an_archived_session_are_active_and_listed(s: SyncSession, client: SyncClient) -> None:
     s.user("Begin.")
     commit = tip(client, s.id)
     s.pause()
@@ -111,7 +111,7 @@ def test_what_goes_on_from_an_archived_session_is_active_and_listed(s: SyncSessi
 
 
 @pytest.mark.requirement("SES-40")
-def test_a_session_starts_from_a_moment_of_another_and_from_nothing(s: SyncSession, client: SyncClient) -> None:
+def test_a_session_starts_from_a_revision_of_another_or_empty(s: SyncSession, client: SyncClient) -> None:
     s.user("One.")
     tx = client.session_append(s.id, events=[ResponseEvent(text="Yes.")]).receipt
     assert tx is not None
@@ -208,7 +208,7 @@ def test_a_session_of_captured_commits_gives_the_template_and_they_give_the_chat
 
 
 @pytest.mark.requirement("SES-40")
-def test_a_checkpoint_of_whole_turns_stands_for_the_end_of_its_turn(client: SyncClient) -> None:
+def test_a_turn_checkpoint_represents_the_end_of_its_turn(client: SyncClient) -> None:
     s = client.session("w", agent="a", checkpoint="turn")
     s.user("One.")
     s.append(events=[ResponseEvent(text="Yes.")])
@@ -291,7 +291,7 @@ def test_the_commands_start_sessions_from_commits_moments_and_principals(kept: R
 
 
 @pytest.mark.requirement("SES-44")
-def test_a_sandbox_that_has_a_fork_alone_materialises_the_chain_that_the_fork_goes_on_from(
+def test_a_sandbox_with_only_a_fork_materialises_the_chain_the_fork_continues(
     client: SyncClient, start: Any, boxed: Any
 ) -> None:
     base = start(filesystem_id=BOX, workdir="/workspace")
@@ -383,7 +383,7 @@ def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
 
 @pytest.mark.requirement("SES-46")
 @pytest.mark.parametrize("made", ["fork", "session", "commit", "foreign commit"])
-def test_a_session_that_continues_that_of_a_harness_is_not_taken_for_it(kept: Running, made: str) -> None:
+def test_a_session_continuing_a_harness_session_is_not_identified_as_it(kept: Running, made: str) -> None:
     with connect_sync(kept.socket) as client:
         handed_over = {"handed_over": "1 1 " + "0" * 32, "hidden": "review"}
         labels = {"harness": "codex", "native_session": "n1", "task": "parser", **handed_over}
@@ -491,7 +491,7 @@ def test_a_session_has_the_conversation_of_commits_that_were_never_in_the_chat_o
 
 
 @pytest.mark.requirement("SES-40")
-def test_a_session_whose_chat_is_longer_than_its_commits_stands_for_a_commit_made_beside_it(client: SyncClient) -> None:
+def test_a_start_from_a_commit_beside_a_longer_chat_uses_the_chat(client: SyncClient) -> None:
     s = client.session("beside", agent="a")
     s.user("Only in the chat.")
     commit = added(client, s.id, "Beside it.")
@@ -533,7 +533,7 @@ def test_a_fork_at_a_turn_continues_the_commit_that_the_turn_names(client: SyncC
 
 
 @pytest.mark.requirement("SES-30")
-def test_a_fork_at_a_time_continues_no_commit_of_a_later_time(client: SyncClient) -> None:
+def test_a_fork_at_a_time_continues_no_later_commit(client: SyncClient) -> None:
     s = client.session("timed", agent="a")
     s.user("One.")
     first = tip(client, s.id)

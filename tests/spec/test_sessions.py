@@ -61,7 +61,7 @@ def test_a_session_is_read_whole_as_it_was_created(client: SyncClient, tree: Pat
 
 
 @pytest.mark.requirement("SES-1")
-def test_what_is_not_said_gets_its_default_and_an_id_is_made(client: SyncClient) -> None:
+def test_omitted_settings_get_defaults_and_an_id_is_generated(client: SyncClient) -> None:
     one, two = client.session_create("spec").session, client.session_create("spec").session
     assert one.session != two.session
     assert (one.workdir, one.mounts, one.collapse, one.budget_tokens, one.labels) == ("/", (), Collapse(), None, {})
@@ -69,7 +69,7 @@ def test_what_is_not_said_gets_its_default_and_an_id_is_made(client: SyncClient)
 
 @pytest.mark.requirement("SES-1")
 @pytest.mark.parametrize("name", ["HEAD", "ctx-12345678", "ctx-" + "a" * 64])
-def test_a_name_of_a_commit_is_no_id_of_a_session(s: SyncSession, client: SyncClient, name: str) -> None:
+def test_a_commit_name_is_not_a_valid_session_id(s: SyncSession, client: SyncClient, name: str) -> None:
     with refused("invalid_params"):
         client.session_create("demo", session=name)
     with refused("invalid_params"):
@@ -148,7 +148,7 @@ def test_sessions_are_filtered_by_state_agent_label_and_text(start, client: Sync
 
 
 @pytest.mark.requirement("SES-13")
-def test_nothing_that_one_session_does_shows_in_another(start, tree: Path) -> None:
+def test_sessions_do_not_affect_each_other(start, tree: Path) -> None:
     (tree / "a.py").write_text("shared\n")
     quiet, busy = start(system_prompt="Quiet."), start(system_prompt="Busy.")
     for s in (quiet, busy):
@@ -210,7 +210,7 @@ def test_an_ambiguous_prefix_is_refused_and_a_whole_id_is_not(s: SyncSession, cl
 
 
 @pytest.mark.requirement("SES-14")
-def test_a_prefix_means_only_what_the_session_has_met(start) -> None:
+def test_an_id_prefix_matches_only_objects_of_the_session(start) -> None:
     one, two = start(), start()
     theirs = call(two, "elsewhere")
     with refused("not_in_index"):

@@ -64,7 +64,7 @@ def test_a_request_is_refused_as_purged_though_its_file_has_a_new_version(s: Syn
 
 @pytest.mark.requirement("REQ-1")
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_layout_spec_sends_no_blank_text(s: SyncSession, format: str) -> None:
+def test_the_spec_layout_sends_no_blank_text(s: SyncSession, format: str) -> None:
     s.set_system_prompt(" \n")
     s.append(events=[PromptEvent(text="Look."), PromptEvent(text="\r\n")])
     made = request(s, format, layout="spec")

@@ -62,9 +62,7 @@ def test_a_tool_call_id_that_looks_like_another_kind_of_id_gets_one_of_its_own(
 
 @pytest.mark.requirement("OBJ-9")
 @pytest.mark.requirement("SES-17")
-def test_a_tool_call_and_a_file_of_one_id_are_never_taken_for_each_other(
-    s: SyncSession, client: SyncClient, tree: Path
-) -> None:
+def test_a_tool_call_and_a_file_with_one_id_are_never_confused(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "a.py").write_text("in the file\n")
     file = s.read("a.py").object
     call = s.record(file, "bash", "from the call\n").object
@@ -152,7 +150,7 @@ def test_a_tool_call_with_a_reserved_looking_id_is_named_by_it(s: SyncSession, c
 
 
 @pytest.mark.requirement("SES-17")
-def test_an_error_about_an_id_that_looks_reserved_names_it_for_what_it_is(s: SyncSession, client: SyncClient) -> None:
+def test_an_error_for_a_reserved_looking_id_names_the_objects_type(s: SyncSession, client: SyncClient) -> None:
     chat = f"chat:{s.id}"
     s.user("x")
     with refused("not_in_index") as wrong:

@@ -50,7 +50,7 @@ def replaced(file: Path, text: str) -> None:
 
 
 @pytest.mark.requirement("TRK-1")
-def test_what_becomes_of_a_file_is_a_version_and_a_notice_though_nobody_asks(
+def test_every_change_of_a_file_makes_a_version_and_a_notice_without_a_call(
     client: SyncClient, start: Start, tree: Path
 ) -> None:
     file = tree / "a.py"
@@ -79,7 +79,7 @@ def test_what_becomes_of_a_file_is_a_version_and_a_notice_though_nobody_asks(
 
 
 @pytest.mark.requirement("TRK-1")
-def test_what_is_followed_changes_no_set_and_what_was_only_named_is_not_followed(
+def test_following_changes_no_set_and_merely_named_files_are_not_followed(
     client: SyncClient, start: Start, tree: Path
 ) -> None:
     for name in ("read", "named"):
@@ -129,7 +129,7 @@ def test_a_directory_takes_one_watch_however_many_files_and_sessions_it_is_for(
 
 @pytest.mark.requirement("TRK-5")
 @pytest.mark.requirement("OPS-3")
-def test_the_daemon_s_status_tells_what_watching_comes_to(client: SyncClient, start: Start, tree: Path) -> None:
+def test_daemon_status_includes_the_watching_counters(client: SyncClient, start: Start, tree: Path) -> None:
     file = tree / "a.py"
     file.write_text("1\n")
     s = start()
@@ -164,7 +164,7 @@ def test_a_thousand_writes_of_one_file_are_few_versions_and_the_last_is_one(
 
 
 @pytest.mark.requirement("TRK-4", "TRK-5")
-def test_a_directory_that_goes_orphans_its_files_and_resumes_them_when_it_is_back(
+def test_a_removed_directory_orphans_its_files_and_resumes_them_on_return(
     client: SyncClient, start: Start, tree: Path
 ) -> None:
     place, away = tree / "project" / "src", tree / "away"
@@ -262,7 +262,7 @@ def test_files_are_followed_while_their_session_is_in_use_and_after_a_restart_fr
 
 
 @pytest.mark.requirement("TRK-7")
-def test_what_only_the_sandbox_can_read_and_what_a_link_leads_out_to_is_not_watched(
+def test_sandbox_only_files_and_files_behind_outward_links_are_not_watched(
     client: SyncClient, start: Start, tree: Path
 ) -> None:
     mounted, outside = tree / "mounted", tree / "outside"

@@ -95,7 +95,7 @@ def test_a_special_file_is_refused_without_being_opened(
 
 
 @pytest.mark.requirement("FS-7")
-def test_a_known_file_that_a_pipe_took_the_place_of_is_orphaned(s: SyncSession, client: SyncClient, tree: Path) -> None:
+def test_a_known_file_replaced_by_a_pipe_is_orphaned(s: SyncSession, client: SyncClient, tree: Path) -> None:
     (tree / "a").write_text("text\n")
     read = s.read("a")
     (tree / "a").unlink()
@@ -129,7 +129,7 @@ def test_a_path_that_cannot_be_followed_is_unreadable(s: SyncSession, client: Sy
 
 
 @pytest.mark.requirement("FS-7")
-def test_a_file_that_the_daemon_may_not_read_is_unreadable_and_its_version_stands(
+def test_a_file_the_daemon_may_not_read_is_unreadable_and_keeps_its_version(
     s: SyncSession, client: SyncClient, tree: Path
 ) -> None:
     if os.geteuid() == 0:
@@ -158,9 +158,7 @@ def test_any_name_in_utf8_is_a_files_name(s: SyncSession, client: SyncClient, tr
 
 
 @pytest.mark.requirement("FS-7")
-def test_a_name_that_is_not_utf8_is_refused_and_nobody_is_harmed(
-    s: SyncSession, client: SyncClient, tree: Path
-) -> None:
+def test_a_non_utf8_file_name_is_rejected_without_side_effects(s: SyncSession, client: SyncClient, tree: Path) -> None:
     raw = os.fsencode(tree) + b"/\xff\xfe.txt"
     with open(raw, "w") as file:
         file.write("x")
@@ -173,7 +171,7 @@ def test_a_name_that_is_not_utf8_is_refused_and_nobody_is_harmed(
 
 
 @pytest.mark.requirement("FS-7")
-def test_none_of_them_blocks_the_daemon_for_others(
+def test_unusual_files_do_not_block_the_daemon_for_others(
     s: SyncSession, client: SyncClient, tree: Path, special: dict[str, str]
 ) -> None:
     (tree / "a.py").write_text("x")

@@ -71,7 +71,7 @@ def test_the_usage_object_of_each_provider_is_taken_as_it_is(s: SyncSession) -> 
 
 
 @pytest.mark.requirement("USE-1")
-def test_writes_without_a_lifetime_are_of_the_five_minutes_that_anthropic_uses() -> None:
+def test_cache_writes_without_a_lifetime_count_as_anthropics_five_minutes() -> None:
     given = {"input_tokens": 1, "cache_creation_input_tokens": 7, "cache_read_input_tokens": None, "output_tokens": 2}
     assert usage_of(1, MODEL, given).cache_write == ((300, 7),)
 
@@ -105,7 +105,7 @@ def test_contradicting_and_impossible_numbers_are_refused_by_name(given: dict[st
 
 
 @pytest.mark.requirement("USE-2")
-def test_usage_of_no_request_is_refused_and_nothing_is_kept(s: SyncSession) -> None:
+def test_usage_without_a_request_is_rejected(s: SyncSession) -> None:
     with refused("assembly_not_found"):
         s.usage(ANTHROPIC)
     s.user("hi")
@@ -187,7 +187,7 @@ def test_a_price_is_the_nearest_integer_half_up(tokens: int, price: int) -> None
 
 @pytest.mark.requirement("USE-3")
 @pytest.mark.parametrize("layout", ["spec", "append"])
-def test_usage_without_a_context_is_of_the_newest_request_whatever_text_came_since(
+def test_usage_without_a_context_belongs_to_the_newest_request(
     s: SyncSession, layout: Literal["spec", "append"]
 ) -> None:
     request(s, "first")
@@ -205,7 +205,7 @@ def test_usage_without_a_context_is_of_the_newest_request_whatever_text_came_sin
 @pytest.mark.requirement("USE-2")
 @pytest.mark.parametrize("wrong", [-7, TOKENS_MAX + 1, "7", 1.5, True])
 @pytest.mark.parametrize("name", ["thinking_tokens", "reasoning_tokens"])
-def test_reasoning_that_is_no_count_of_tokens_is_refused_in_every_form(name: str, wrong: object) -> None:
+def test_reasoning_tokens_that_are_no_count_are_rejected_in_every_format(name: str, wrong: object) -> None:
     details = {"output_tokens_details": {name: wrong}}
     forms: list[dict[str, Any]] = [{"input_tokens": 5, "output_tokens": 3, **details}]
     if name == "reasoning_tokens":

@@ -110,7 +110,7 @@ def test_before_its_first_version_an_object_is_not_there(s: SyncSession, client:
 
 
 @pytest.mark.requirement("VER-2")
-def test_many_objects_and_histories_are_read_as_of_both_times_too(s: SyncSession, client: SyncClient) -> None:
+def test_bulk_reads_and_histories_accept_both_times(s: SyncSession, client: SyncClient) -> None:
     id, receipts = written(s)
     call = s.record(f"call-{s.id}", "bash", "ok\n").object
     second = receipts[1]
@@ -208,7 +208,7 @@ def test_valid_times_of_all_writes_rise_with_their_transactions(start) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("VER-4")
-async def test_of_chat_versions_at_one_time_the_last_one_holds(daemon: Running, s: SyncSession) -> None:
+async def test_the_last_chat_version_at_one_time_wins(daemon: Running, s: SyncSession) -> None:
     async with connect(daemon.socket) as client:
         async with anyio.create_task_group() as group:
             for number in range(100):
@@ -223,7 +223,7 @@ async def test_of_chat_versions_at_one_time_the_last_one_holds(daemon: Running, 
 
 
 @pytest.mark.requirement("VER-5")
-def test_many_objects_are_read_in_one_call_that_says_which_are_missing(start, client: SyncClient) -> None:
+def test_a_bulk_read_returns_objects_and_lists_missing_ids(start, client: SyncClient) -> None:
     s, other = start(system_prompt="Be brief."), start()
     id, _ = written(s)
     theirs = other.record(f"call-{other.id}", "bash", "ok\n").object
@@ -237,7 +237,7 @@ def test_many_objects_are_read_in_one_call_that_says_which_are_missing(start, cl
 
 
 @pytest.mark.requirement("VER-5")
-def test_many_objects_come_without_content_unless_it_is_asked_for(s: SyncSession, client: SyncClient) -> None:
+def test_a_bulk_read_omits_content_unless_requested(s: SyncSession, client: SyncClient) -> None:
     ids = [s.edited(f"{number}.py", content=f"{number}\n").object for number in range(300)]
     bare = client.object_bulk(ids)
     assert [version.id for version in bare.objects] == ids

@@ -160,7 +160,7 @@ def test_text_that_is_assembled_between_requests_changes_no_explanation(
 
 
 @pytest.mark.requirement("REV-4")
-def test_a_turn_is_shown_as_its_newest_request(s: SyncSession, tree: Path) -> None:
+def test_a_turn_shows_its_newest_request(s: SyncSession, tree: Path) -> None:
     (tree / "a.py").write_text("one\n")
     s.user("One")
     text = s.assemble()

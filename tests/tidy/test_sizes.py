@@ -35,7 +35,7 @@ def lines_without_docstring(node: Function) -> int:
     return total
 
 
-def test_a_module_fits_in_one_reading() -> None:
+def test_a_module_has_a_bounded_length() -> None:
     lines = {name_of(path): path.read_text().splitlines() for path in [*PRODUCT, *BESIDE_IT]}
     found = [(name, len(text)) for name, text in lines.items() if len(text) > MODULE_LINES_MAX]
     assert [(name, length) for name, length in found if not lines[name][0].startswith(GENERATED)] == []
@@ -50,7 +50,7 @@ def test_no_module_is_named_for_a_kind_of_code() -> None:
     assert [name_of(path) for path in PRODUCT if path.stem in BANNED_NAMES or path.parent.name in BANNED_NAMES] == []
 
 
-def test_a_public_module_says_what_it_owns() -> None:
+def test_every_public_module_has_a_docstring() -> None:
     assert [name_of(path) for path, tree in trees() if not ast.get_docstring(tree)] == []
 
 
