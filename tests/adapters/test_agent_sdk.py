@@ -58,9 +58,7 @@ async def test_the_store_passes_the_conformance_suite(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("ADP-11")
-async def test_what_was_appended_is_there_after_a_kill_and_a_batch_sent_twice_is_there_once(
-    kept: Running, key: Any
-) -> None:
+async def test_acknowledged_appends_survive_a_kill_and_a_repeated_batch_is_stored_once(kept: Running, key: Any) -> None:
     batches = [[entry(f"{number}/{each}") for each in range(3)] for number in range(4)]
     async with CtxdSessionStore.connect(kept.socket) as store:
         await store.append(key, batches[0])
@@ -108,7 +106,7 @@ async def test_two_processes_add_to_one_session_and_its_summary_has_both(daemon:
     ["", "é ☃ \U0001f600", "line\nbreaks\r\u2028\x85\0", "\ud800", 1.5e300, -(2**70), None, {"": {}}, "x" * 9_000_000],
     ids=lambda value: ascii(value)[:12],
 )
-async def test_every_json_value_comes_back_as_it_was(daemon: Running, key: Any, value: Any) -> None:
+async def test_every_json_value_round_trips(daemon: Running, key: Any, value: Any) -> None:
     entries: list[Any] = [entry("before"), {"type": "odd", "value": value, value if isinstance(value, str) else "k": 1}]
     async with CtxdSessionStore.connect(daemon.socket) as store:
         await store.append(key, entries)
@@ -119,7 +117,7 @@ async def test_every_json_value_comes_back_as_it_was(daemon: Running, key: Any, 
 
 
 @pytest.mark.requirement("ADP-11")
-async def test_what_cannot_be_kept_is_refused_with_the_reason(daemon: Running, key: Any) -> None:
+async def test_invalid_keys_and_entries_are_rejected_with_the_reason(daemon: Running, key: Any) -> None:
     async with CtxdSessionStore.connect(daemon.socket) as store:
         for wrong in ({"project_key": ""}, {"session_id": "x" * 10_240}, {"session_id": "\ud800"}, {"subpath": ""}):
             with pytest.raises(ValueError, match="it must be Unicode text of 1 to 256 characters"):

@@ -50,7 +50,7 @@ def values_of(saver: CtxdSaver, at: Any) -> Any:
 
 
 @pytest.mark.requirement("ADP-2")
-def test_each_checkpoint_of_a_deep_thread_is_as_it_was_put_and_storage_grows_with_what_is_new(tmp_path: Path) -> None:
+def test_deep_thread_checkpoints_are_restored_exactly_and_storage_grows_linearly(tmp_path: Path) -> None:
     count = 1_000
     with Running(tmp_path, keep_state=True) as daemon, CtxdSaver.connect(daemon.socket) as saver:
         made = chain(saver, "deep", count)
@@ -69,7 +69,7 @@ def test_each_checkpoint_of_a_deep_thread_is_as_it_was_put_and_storage_grows_wit
 
 
 @pytest.mark.requirement("ADP-2")
-def test_states_that_change_at_random_come_back_as_they_were(daemon: Running) -> None:
+def test_randomly_changing_states_round_trip(daemon: Running) -> None:
     chance = random.Random(7)
     put_states: dict[str, Any] = {}
     with CtxdSaver.connect(daemon.socket) as saver:
@@ -102,7 +102,7 @@ def test_states_that_change_at_random_come_back_as_they_were(daemon: Running) ->
 
 
 @pytest.mark.requirement("ADP-3")
-def test_what_was_acknowledged_is_there_after_a_kill(kept: Running) -> None:
+def test_acknowledged_checkpoints_survive_a_kill(kept: Running) -> None:
     with CtxdSaver.connect(kept.socket) as saver:
         first = put(saver, config("t"), 0, n=1)
         kept.kill()
@@ -177,7 +177,7 @@ def test_two_writers_of_one_thread_lose_nothing_and_see_each_other(daemon: Runni
 
 
 @pytest.mark.requirement("ADP-4")
-def test_a_writer_goes_on_while_another_one_deletes_or_prunes_the_thread(daemon: Running) -> None:
+def test_a_writer_continues_while_another_deletes_or_prunes_the_thread(daemon: Running) -> None:
     with CtxdSaver.connect(daemon.socket) as one, CtxdSaver.connect(daemon.socket) as two:
         made = chain(one, "gone", 5)
         assert values_of(two, config("gone"))["step"] == 4
@@ -229,7 +229,7 @@ def test_threads_and_namespaces_have_any_name(daemon: Running, name: str) -> Non
 
 
 @pytest.mark.requirement("ADP-6")
-def test_what_cannot_be_kept_is_refused_with_the_reason(daemon: Running) -> None:
+def test_invalid_checkpoints_and_configs_are_rejected_with_the_reason(daemon: Running) -> None:
     with CtxdSaver.connect(daemon.socket) as saver:
         for id in ("", "x" * 10_240, 7):
             with pytest.raises(ValueError, match="it must be text of 1 to 256 characters"):
@@ -382,7 +382,7 @@ def test_a_history_of_many_pages_is_read_again_after_a_removal(
 
 
 @pytest.mark.requirement("ADP-5")
-def test_a_thread_whose_session_was_emptied_begins_anew(kept: Running) -> None:
+def test_a_thread_with_an_emptied_session_starts_over(kept: Running) -> None:
     with CtxdSaver.connect(kept.socket) as saver, CtxdSaver.connect(kept.socket) as other:
         for number in range(3):
             made = put(saver, config("again"), number, n=number)

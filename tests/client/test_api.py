@@ -101,7 +101,7 @@ def test_a_method_makes_the_call_of_its_row_and_announces_its_result(recorder, m
 
 
 @pytest.mark.parametrize("kind", [Client, SyncClient, Session, SyncSession])
-def test_a_method_documents_what_it_does_with_an_example_that_calls_it(kind):
+def test_each_public_method_has_an_example_that_calls_it(kind):
     variable = "client" if kind in (Client, SyncClient) else "s"
     methods = set(public(kind)) - {"last_receipt", "server", "socket", "call", "follow", "client", "id"}
     assert methods
@@ -168,7 +168,7 @@ async def test_each_method_of_both_clients_makes_the_round_trip(daemon):
         assert {**one.params, "op_id": 0} == {**other.params, "op_id": 0}
 
 
-def test_the_samples_of_the_scripted_daemon_are_what_the_protocol_allows():
+def test_scripted_daemon_samples_conform_to_the_protocol():
     for method in METHODS.values():
         msgspec.convert(
             smallest(method.result) if method.name != "hello" else msgspec.to_builtins(HELLO), method.result

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.requirement("CLT-1")
-async def test_each_loop_is_the_one_it_is_called(request):
+async def test_the_event_loop_is_the_parametrized_one(request):
     name = request.node.callspec.id
     loop = sys.modules["asyncio"].get_running_loop() if sniffio.current_async_library() == "asyncio" else None
     kind = "trio" if loop is None else "uvloop" if type(loop).__module__ == "uvloop" else "asyncio"
@@ -86,7 +86,7 @@ async def test_a_daemon_without_hello_is_served_too(daemon):
 @pytest.mark.parametrize(
     ("code", "kind"), [("session_not_found", NotFound), ("not_in_index", InvalidState), ("corrupt", DaemonFault)]
 )
-async def test_an_answered_error_is_raised_as_its_kind_with_all_its_data(daemon, code, kind):
+async def test_an_error_response_raises_its_exception_with_all_its_data(daemon, code, kind):
     def refuse(seen):
         raise Refusal(code, "no such thing", hint="look again", outcome="not_applied")
 
@@ -115,7 +115,7 @@ async def test_an_unknown_code_of_a_newer_daemon_is_still_a_failure_with_its_cod
             await client.daemon_status()
 
 
-async def test_a_call_above_the_announced_limit_is_refused_before_it_is_sent(daemon):
+async def test_a_call_above_the_announced_limit_is_rejected_before_sending(daemon):
     async with connect(daemon.path) as client:
         limit = client.server.limits.frame_bytes
         with pytest.raises(TooLarge) as caught:
@@ -125,7 +125,7 @@ async def test_a_call_above_the_announced_limit_is_refused_before_it_is_sent(dae
         await client.daemon_status()
 
 
-async def test_a_call_with_text_that_has_no_utf8_is_refused_before_it_is_sent(daemon):
+async def test_a_call_with_text_outside_utf8_is_rejected_before_sending(daemon):
     async with connect(daemon.path) as client:
         with pytest.raises(InvalidCall, match="not Unicode") as caught:
             await client.file_index("s1", "/tmp/" + b"\xff.txt".decode(errors="surrogateescape"))
@@ -152,7 +152,7 @@ async def test_without_a_daemon_the_error_names_the_path_and_the_remedy(tmp_path
     assert str(caught_too.value) == str(caught.value)
 
 
-async def test_many_calls_at_once_each_get_their_own_answer_in_any_order(daemon):
+async def test_concurrent_calls_each_get_their_own_response_in_any_order(daemon):
     held = []
 
     def backwards(seen):
@@ -176,7 +176,7 @@ async def test_many_calls_at_once_each_get_their_own_answer_in_any_order(daemon)
     assert results == {number: number for number in range(20)}
 
 
-async def test_no_more_calls_are_sent_ahead_than_the_daemon_allows(daemon):
+async def test_pipelined_calls_are_limited_as_the_daemon_announces(daemon):
     daemon.script["hello"] = lambda seen: msgspec.structs.replace(HELLO, limits=Limits(in_flight=3))
     daemon.script["daemon.status"] = lambda seen: HOLD
     async with connect(daemon.path) as client, anyio.create_task_group() as group:
@@ -188,7 +188,7 @@ async def test_no_more_calls_are_sent_ahead_than_the_daemon_allows(daemon):
         group.cancel_scope.cancel()
 
 
-async def test_an_exception_of_the_block_comes_out_as_it_went_in(daemon):
+async def test_an_exception_in_the_with_block_is_raised_unchanged(daemon):
     error = ValueError("mine")
     with pytest.raises(ValueError) as caught:
         async with connect(daemon.path):
@@ -196,7 +196,7 @@ async def test_an_exception_of_the_block_comes_out_as_it_went_in(daemon):
     assert caught.value is error
 
 
-async def test_a_closed_client_says_so(daemon):
+async def test_a_call_on_a_closed_client_fails(daemon):
     async with connect(daemon.path) as client:
         pass
     with pytest.raises(CallFailed, match="closed"):

@@ -34,7 +34,7 @@ async def begin(group, call, *args):
     return scope
 
 
-async def test_a_call_cancelled_while_it_waits_for_its_answer_tells_the_daemon_and_takes_no_other_answer(daemon):
+async def test_a_call_cancelled_in_flight_sends_a_cancellation_and_takes_no_other_response(daemon):
     held = []
     daemon.script["daemon.status"] = lambda seen: held.append(seen) or HOLD
     async with connect(daemon.path) as client, anyio.create_task_group() as group:
@@ -86,7 +86,7 @@ async def test_a_call_cancelled_during_hello_leaves_no_connection_behind_and_the
         assert not daemon.peers[2].ended.is_set()
 
 
-async def test_callers_that_wait_for_one_who_reconnects_take_over_when_it_is_cancelled(daemon):
+async def test_callers_waiting_for_a_reconnect_take_over_when_it_is_cancelled(daemon):
     async with connect(daemon.path, deadline_s=30) as client, anyio.create_task_group() as group:
         daemon.stop()
         daemon.listen()
@@ -137,7 +137,7 @@ class StuckStream:
         await checkpoint()
 
 
-async def test_a_call_cancelled_while_its_line_goes_out_never_leaves_half_a_line():
+async def test_a_call_cancelled_while_its_line_is_sent_never_leaves_a_partial_line():
     stream = StuckStream()
     connection = AsyncConnection(stream)
     async with anyio.create_task_group() as group:
@@ -178,7 +178,7 @@ async def test_closing_the_client_ends_its_waiting_calls(daemon):
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_a_write_cancelled_after_any_number_of_steps_leaves_the_connection_as_good_as_new(daemon, steps):
+async def test_a_write_cancelled_at_any_step_leaves_the_connection_usable(daemon, steps):
     async with connect(daemon.path, deadline_s=30) as client:
         for _ in range(5):
             async with anyio.create_task_group() as group:

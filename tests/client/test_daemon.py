@@ -81,7 +81,7 @@ async def test_a_session_lives_from_its_first_message_to_its_end(running, tree):
             await client.session_get("nobody")
 
 
-async def test_the_methods_besides_are_answered_in_the_shape_that_the_client_knows(running, tree):
+async def test_other_methods_return_results_the_client_can_decode(running, tree):
     async with connect(running.socket) as client:
         assert (await client.hello(client="again")).server == "ctxd"
         assert (await client.daemon_status()).state == "ready"
@@ -107,7 +107,7 @@ async def test_the_methods_besides_are_answered_in_the_shape_that_the_client_kno
 
 
 @pytest.mark.requirement("RPC-5")
-async def test_calls_cancelled_by_the_hundred_leave_every_session_as_its_receipts_say(running):
+async def test_hundreds_of_cancelled_calls_leave_sessions_consistent_with_their_receipts(running):
     """Each append is either applied whole or not at all, and the connection goes on."""
     async with connect(running.socket) as client:
         s = await client.session(agent="demo")
@@ -149,7 +149,7 @@ async def test_a_write_sent_twice_under_one_op_id_is_applied_once_and_another_un
         assert caught.value.code == "idempotency_mismatch"
 
 
-async def test_the_synchronous_client_sees_what_the_other_wrote(running):
+async def test_the_synchronous_client_sees_writes_of_the_asynchronous_client(running):
     async with connect(running.socket) as client:
         s = await client.session(agent="demo")
         await s.user("hello")
@@ -162,7 +162,7 @@ async def test_the_synchronous_client_sees_what_the_other_wrote(running):
         assert len(turns) == 1
 
 
-async def test_what_one_session_edits_the_other_is_told(running, tree):
+async def test_an_edit_in_one_session_notifies_the_other(running, tree):
     async with connect(running.socket) as client:
         reader = await client.session(agent="reader", workdir=str(tree))
         writer = await client.session(agent="writer", workdir=str(tree))

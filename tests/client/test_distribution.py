@@ -110,7 +110,7 @@ def test_every_module_of_the_client_imports_with_anyio_and_msgspec_alone(python)
     assert set(run(python, PROGRAM)) <= {*allowed, *(f"_{name}" for name in allowed)}
 
 
-def test_the_client_declares_what_its_dependencies_need_and_no_more():
+def test_client_declares_exactly_the_needed_dependencies():
     needs = {requirement.split(";")[0].strip().split(">")[0] for requirement in importlib.metadata.requires("anyio")
     or ()
              if "extra" not in requirement}  # fmt: skip

@@ -47,7 +47,7 @@ async def take(notices, count):
         return [(each.seq, each.object) for each in [await anext(notices) for _ in range(count)]]
 
 
-async def test_notices_come_as_they_happen_from_the_place_asked_for(daemon):
+async def test_follow_delivers_notices_after_the_given_sequence(daemon):
     journal = Journal(daemon)
     journal.kept = [notice(3), notice(4)]
     async with connect(daemon.path) as client, client.follow("s1", after=3) as notices:
@@ -58,7 +58,7 @@ async def test_notices_come_as_they_happen_from_the_place_asked_for(daemon):
     assert daemon.of("events.unsubscribe")[0].params == {"subscription": 5}
 
 
-async def test_without_a_place_only_what_is_new_comes(daemon):
+async def test_follow_without_a_sequence_delivers_only_new_notices(daemon):
     journal = Journal(daemon)
     journal.kept = [notice(3)]
     async with connect(daemon.path) as client, client.follow("s1") as notices:
@@ -80,7 +80,7 @@ async def test_a_reconnect_loses_and_repeats_nothing(daemon):
         assert await take(notices, 1) == [(14, "f1")]
 
 
-async def test_what_the_daemon_could_not_queue_is_read_from_the_journal(daemon):
+async def test_missed_events_are_read_from_the_journal(daemon):
     journal = Journal(daemon)
     async with connect(daemon.path) as client, client.follow("s1") as notices:
         journal.add(notice(11))
@@ -106,7 +106,7 @@ async def test_a_burst_beyond_the_queue_is_not_lost(daemon):
         assert [seq for seq, _ in await take(notices, 1500)] == list(range(11, 1511))
 
 
-async def test_a_session_that_is_not_there_is_said_at_once(daemon):
+async def test_following_a_missing_session_fails_immediately(daemon):
     def refuse(seen):
         raise Refusal("session_not_found")
 
@@ -117,7 +117,7 @@ async def test_a_session_that_is_not_there_is_said_at_once(daemon):
                 pass
 
 
-async def test_waiting_for_a_notice_can_be_cancelled_and_taken_up_again(daemon):
+async def test_waiting_for_a_notice_can_be_cancelled_and_resumed(daemon):
     journal = Journal(daemon)
     async with connect(daemon.path) as client, client.follow("s1") as notices:
         with anyio.move_on_after(0.05):
@@ -153,7 +153,7 @@ def test_a_connection_that_breaks_while_notices_are_read_is_subscribed_again(dae
         notices.close()
 
 
-def test_a_page_that_one_sequence_fills_is_stepped_over_and_does_not_repeat_for_ever():
+def test_a_page_filled_by_one_sequence_does_not_repeat_forever():
     cursor = NoticeCursor(0)
     page = NoticesResult(
         notices=tuple(Notice(**notice(5, object)) for object in ("a", "b")), next_after=5,

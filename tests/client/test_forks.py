@@ -39,7 +39,7 @@ def turn_of(seen):
 
 
 @pytest.mark.requirement("CLT-10")
-def test_a_forked_child_connects_again_and_the_connection_of_the_parent_goes_on(daemon):
+def test_a_forked_child_reconnects_and_the_parent_keeps_its_connection(daemon):
     daemon.script["session.append"] = turn_of
     with connect_sync(daemon.path, deadline_s=10) as client:
         assert client.session_append("s1", []).turn == 1

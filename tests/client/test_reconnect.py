@@ -67,7 +67,7 @@ async def test_the_newest_receipt_is_shown_to_the_next_daemon(daemon):
 
 
 @pytest.mark.requirement("DUR-8")
-async def test_a_daemon_that_lost_what_it_acknowledged_is_not_used(daemon):
+async def test_client_refuses_a_daemon_that_lost_acknowledged_data(daemon):
     def lost(seen):
         raise Refusal("data_loss", "the journal ends before receipt 7")
 
@@ -87,7 +87,7 @@ async def test_a_restart_between_two_calls_is_not_noticed_by_the_caller(daemon):
     assert len(daemon.of("hello")) == 2
 
 
-async def test_a_draining_daemon_is_left_for_the_next_one_and_its_pending_answers_are_still_taken(daemon):
+async def test_a_draining_daemon_is_replaced_and_its_pending_responses_are_used(daemon):
     def draining(seen):
         raise Refusal("draining", retry_after_ms=1, outcome="not_applied")
 
@@ -144,7 +144,7 @@ async def test_when_no_daemon_comes_back_the_deadline_ends_the_call_and_its_outc
     assert caught.value.outcome == "unknown"
 
 
-async def test_a_deadline_without_answer_says_so_and_asks_the_daemon_to_give_up(daemon):
+async def test_a_call_past_its_deadline_times_out_and_is_cancelled(daemon):
     daemon.script["session.append"] = lambda seen: HOLD
     async with connect(daemon.path) as client:
         with pytest.raises(TimedOut, match=r"within 0\.1 s") as caught:
@@ -197,7 +197,7 @@ async def test_a_call_that_was_repeated_leaves_no_cycle_that_holds_its_connectio
         gc.enable()
 
 
-async def test_a_daemon_that_takes_the_connection_and_says_nothing_does_not_hold_the_caller(daemon):
+async def test_a_silent_daemon_does_not_block_connecting_past_the_deadline(daemon):
     daemon.script["hello"] = lambda seen: HOLD
     with pytest.raises(TimedOut, match=r"hello: no answer from .* within 0\.1 s"):
         async with connect(daemon.path, deadline_s=0.1):
@@ -240,7 +240,7 @@ def error(code, **more):
         (ConnectFailed("none", path="p", hint="h"), True),
     ],
 )
-def test_what_passes_by_itself_is_tried_again_and_nothing_else(failure, again):
+def test_only_transient_failures_are_retried(failure, again):
     assert may_repeat(failure, METHODS["session.append"]) is again
 
 
@@ -252,11 +252,11 @@ def test_waits_double_up_to_a_bound_and_differ_between_clients():
         assert len(waits) > 1
 
 
-def test_the_wait_is_at_least_what_the_daemon_asks_for():
+def test_retry_waits_at_least_the_daemons_retry_after():
     assert pause_s(error("draining", retry_after_ms=3000), 1, Retry()) == 3.0
 
 
-def test_a_refusal_after_an_attempt_of_unknown_fate_does_not_settle_it():
+def test_a_refusal_after_an_attempt_with_unknown_outcome_keeps_it_unknown():
     assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=True).outcome == "unknown"
     assert final_error(error("draining", retryable=True, outcome="not_applied"), unknown=False).outcome == "not_applied"
     assert isinstance(final_error(error("draining"), unknown=True), Unavailable)
@@ -264,7 +264,7 @@ def test_a_refusal_after_an_attempt_of_unknown_fate_does_not_settle_it():
 
 @pytest.mark.requirement("CLT-9")
 @pytest.mark.parametrize("make", [connect, connect_sync])
-async def test_a_caller_is_told_of_each_failure_after_which_a_call_is_repeated(daemon, make):
+async def test_on_retry_is_called_for_each_retried_failure(daemon, make):
     def refuse(seen):
         if len(daemon.of("session.pause")) < 3:
             raise Refusal("store_unavailable", "the node is away", retry_after_ms=20, outcome="not_applied")

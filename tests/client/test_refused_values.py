@@ -127,7 +127,7 @@ WRONG_SECONDS = [math.nan, "3", 1e30, b"3"]
 
 @pytest.mark.requirement("CLT-4")
 @pytest.mark.parametrize("seconds", WRONG_SECONDS)
-async def test_a_deadline_that_is_no_number_of_seconds_is_refused(daemon, seconds):
+async def test_an_invalid_deadline_is_rejected(daemon, seconds):
     async with connect(daemon.path) as client:
         with pytest.raises(InvalidCall, match="deadline_s is .*at most 1e.09"):
             client.within(seconds)
@@ -159,7 +159,7 @@ def nameless(code="parse_error"):
 
 
 @pytest.mark.requirement("CLT-4")
-async def test_an_error_without_id_fails_the_only_open_call_and_the_connection_goes_on(daemon):
+async def test_an_error_without_id_fails_the_only_open_call_and_keeps_the_connection(daemon):
     daemon.script["session.pause"] = nameless()
     with anyio.fail_after(30):
         async with connect(daemon.path, deadline_s=None) as client:

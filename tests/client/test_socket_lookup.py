@@ -27,7 +27,7 @@ def test_an_argument_wins_over_the_environment_and_both_need_not_exist(places):
     assert find_socket(None, places) == ("/named.sock", "CTXD_SOCKET")
 
 
-def test_of_the_usual_places_the_first_that_exists_is_taken(places, tmp_path):
+def test_the_first_existing_default_socket_is_used(places, tmp_path):
     make(tmp_path / "state/ctxd/ctxd.sock")
     assert find_socket(None, places).origin == "state"
     make(tmp_path / "run/ctxd/ctxd.sock")
@@ -36,7 +36,7 @@ def test_of_the_usual_places_the_first_that_exists_is_taken(places, tmp_path):
     assert find_socket(None, places).origin == "system"
 
 
-def test_a_socket_of_others_is_not_in_the_way_of_this_users_own(places, tmp_path, monkeypatch):
+def test_another_users_socket_does_not_hide_this_users_own(places, tmp_path, monkeypatch):
     make(tmp_path / "system.sock")
     monkeypatch.setattr(os, "access", lambda path, *_, **__: not path.endswith("system.sock"))
     assert find_socket(None, places).origin == "system", "there is no other, and its error says why"
@@ -44,7 +44,7 @@ def test_a_socket_of_others_is_not_in_the_way_of_this_users_own(places, tmp_path
     assert find_socket(None, places).origin == "runtime"
 
 
-def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_listen(places, tmp_path, monkeypatch):
+def test_without_a_socket_the_error_names_this_users_default_path(places, tmp_path, monkeypatch):
     assert find_socket(None, places).path == str(tmp_path / "run/ctxd/ctxd.sock")
     del places["XDG_RUNTIME_DIR"]
     assert find_socket(None, places).path == str(tmp_path / "state/ctxd/ctxd.sock")
@@ -52,7 +52,7 @@ def test_when_none_exists_the_place_named_is_where_this_users_daemon_would_liste
     assert find_socket(None, places).path == str(tmp_path / "system.sock")
 
 
-def test_an_empty_variable_is_no_variable(places, tmp_path):
+def test_an_empty_variable_is_ignored(places, tmp_path):
     places["CTXD_SOCKET"] = places["XDG_RUNTIME_DIR"] = ""
     assert find_socket(None, places).path == str(tmp_path / "state/ctxd/ctxd.sock")
 

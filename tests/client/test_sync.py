@@ -19,7 +19,7 @@ def test_a_write_whose_answer_was_lost_is_sent_again_with_the_same_op_id(daemon)
     assert first.params["op_id"]
 
 
-def test_a_draining_daemon_is_left_for_the_next_one(daemon):
+def test_a_draining_daemon_is_replaced_by_the_next_one(daemon):
     def draining(seen):
         raise Refusal("draining", retry_after_ms=1)
 
@@ -29,7 +29,7 @@ def test_a_draining_daemon_is_left_for_the_next_one(daemon):
     assert [seen.peer.number for seen in daemon.of("session.append")] == [0, 1]
 
 
-def test_a_deadline_without_answer_says_so_and_the_next_call_is_answered(daemon):
+def test_a_call_past_its_deadline_times_out_and_the_next_call_succeeds(daemon):
     daemon.script["session.append"] = lambda seen: HOLD
     with connect_sync(daemon.path) as client:
         with pytest.raises(TimedOut) as caught:
@@ -66,7 +66,7 @@ def test_errors_and_limits_are_those_of_the_other_client(daemon):
         client.daemon_status()
 
 
-def test_an_answer_in_many_small_pieces_is_put_together(daemon):
+def test_a_response_in_many_small_pieces_is_reassembled(daemon):
     def trickle(seen):
         line = b'{"jsonrpc":"2.0","id":%d,"result":{"turn":3,"receipt":null}}\n' % seen.id
         for byte in line:
@@ -155,7 +155,7 @@ def test_a_recorded_tool_call_is_returned_with_the_failure_of_its_search_for_fil
     assert len(daemon.of("toolcall.record")) == 1
 
 
-def test_bytes_of_a_file_go_over_as_they_are(daemon):
+def test_file_bytes_are_sent_unchanged(daemon):
     with connect_sync(daemon.path) as client:
         s = client.session("s1")
         s.read("/w/a.bin", content=b"\xff\x00")

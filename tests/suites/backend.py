@@ -143,14 +143,14 @@ class BackendSuite:
         assert bodies(await backend.history("a")) == [b"x", None]
 
     @pytest.mark.requirement("VER-3")
-    async def test_corrections_are_listed_only_when_asked_for(self, backend: Awaited) -> None:
+    async def test_corrections_are_listed_only_on_request(self, backend: Awaited) -> None:
         await backend.apply(1, 0, [put("a", 10, b"x")])
         await backend.apply(2, 0, [put("a", 10, b"y")])
         assert times(await backend.history("a")) == [(10, 2)]
         assert times(await backend.history("a", corrections=True)) == [(10, 1), (10, 2)]
         assert times(await backend.history("a", page=Page(ascending=False), corrections=True)) == [(10, 2), (10, 1)]
 
-    async def test_history_goes_on_after_the_last_row_seen_in_either_order(self, backend: Awaited) -> None:
+    async def test_history_continues_after_the_last_row_in_either_order(self, backend: Awaited) -> None:
         for tx in range(1, 6):
             await backend.apply(tx, 0, [put("a", tx * 10, b"%d" % tx)])
         assert times(await backend.history("a", page=Page(limit=2))) == [(10, 1), (20, 2)]
@@ -205,7 +205,7 @@ class BackendSuite:
     )
     @pytest.mark.requirement("VER-2")
     @pytest.mark.requirement("VER-3")
-    async def test_it_agrees_with_the_plain_reading_of_the_algebra(self, fresh: Any, writes: list[list[Row]]) -> None:
+    async def test_the_backend_agrees_with_the_reference_algebra(self, fresh: Any, writes: list[list[Row]]) -> None:
         reference = MemoryBackend()
         async with fresh() as backend:
             for tx, changes in enumerate(writes, start=1):
@@ -249,7 +249,7 @@ class EmbeddedSuite(BackendSuite):
         down = embedded.scan("", page=Page(after="c", ascending=False), size=1)
         assert [version.id for version in down] == ["b"]
 
-    async def test_a_number_is_kept_and_nobody_else_has_it(self, embedded: SqliteBackend) -> None:
+    async def test_assigned_numbers_are_stable_and_unique(self, embedded: SqliteBackend) -> None:
         first = embedded.number(["a", "b", "a"])
         assert first.keys() == {"a", "b"} and len(set(first.values())) == 2
         apply(embedded, 1, 0, [put("c", 10, b"x")])
@@ -259,7 +259,7 @@ class EmbeddedSuite(BackendSuite):
         assert embedded.number(["a", "c", "d"]) == {id: second[id] for id in ("a", "c", "d")}
         assert embedded.number([]) == {}
 
-    async def test_a_cleared_one_is_as_a_fresh_one(self, embedded: SqliteBackend) -> None:
+    async def test_a_cleared_backend_equals_a_new_one(self, embedded: SqliteBackend) -> None:
         apply(embedded, 1, 0, [put("a", 10, b"x"), put("b", 10, b"y")])
         embedded.clear()
         assert (embedded.history("a", corrections=True), embedded.scan("")) == ([], [])

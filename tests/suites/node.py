@@ -28,7 +28,7 @@ class NodeSuite:
     async def done(self, node, ops) -> bool:
         return await node.committed(await node.submit(ops), timeout_s=WAIT_S)
 
-    async def test_what_is_put_is_there_from_its_valid_time_on(self, fresh_node, name):
+    async def test_a_put_document_exists_from_its_valid_time_on(self, fresh_node, name):
         async with fresh_node() as node:
             id = name()
             assert await self.done(node, [PutDoc(doc(id, n=1, deep={"b": [1, None, "~x"]}), 1_000)])
@@ -71,7 +71,7 @@ class NodeSuite:
             assert await node.entity(id, valid_time=FAR, tx_id=first) == doc(id, n=1)
             assert [row.valid_time for row in await node.history(id, tx_id=first)] == [1_000]
 
-    async def test_a_transaction_that_the_node_has_not_got_to_is_no_basis(self, fresh_node, name):
+    async def test_a_transaction_beyond_the_node_is_no_valid_basis(self, fresh_node, name):
         async with fresh_node() as node:
             tx_id = await node.submit([PutDoc(doc(name()), 1_000)])
             assert await node.committed(tx_id, timeout_s=WAIT_S)
@@ -102,12 +102,12 @@ class NodeSuite:
             assert await self.done(node, [PutDoc(mine, 1_000)])
             assert await node.ids("", writer=prefix, valid_time=FAR) == [f"{prefix}/mine"]
 
-    async def test_what_nobody_would_take_is_refused(self, fresh_node):
+    async def test_an_invalid_document_is_rejected(self, fresh_node):
         async with fresh_node() as node:
             with pytest.raises(Refused):
                 await node.submit([PutDoc({"xt/id": 7, "type": "t"}, 1_000)])
 
-    async def test_a_node_that_indexes_says_so(self, fresh_node):
+    async def test_an_indexing_node_reports_no_ingester_failure(self, fresh_node):
         async with fresh_node() as node:
             assert not (await node.status()).ingester_failed
 

@@ -71,7 +71,7 @@ class SourceSuite:
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")
     @pytest.mark.parametrize("raw", [b"a\0b", b"\xff\xfe", "é".encode("latin-1"), b"\xed\xa0\x80"])
-    async def test_bytes_that_are_no_text_are_binary_and_hashed_all_the_same(self, tree: Tree, raw: bytes) -> None:
+    async def test_content_that_is_not_text_is_binary_and_hashed(self, tree: Tree, raw: bytes) -> None:
         tree.write("a.bin", raw)
         reading = await tree.source.read(tree.bound("a.bin"))
         assert isinstance(reading, Present)
@@ -95,7 +95,7 @@ class SourceSuite:
         assert isinstance(larger, OverLimit)
 
     @pytest.mark.anyio
-    async def test_nothing_is_asked_for_and_nothing_answered(self, tree: Tree) -> None:
+    async def test_an_empty_request_gives_an_empty_result(self, tree: Tree) -> None:
         assert await tree.source.read_many([]) == []
         assert await tree.source.fingerprint([]) == []
 
@@ -139,7 +139,7 @@ class FilesSuite(SourceSuite):
 
     @pytest.mark.anyio
     @pytest.mark.requirement("FS-7")
-    async def test_what_is_no_regular_file_is_not_opened(self, tree: FilesTree) -> None:
+    async def test_special_files_are_not_opened(self, tree: FilesTree) -> None:
         tree.mkdir("dir")
         tree.fifo("pipe")
         assert await tree.source.read(tree.bound("dir")) == Special("directory")
@@ -151,7 +151,7 @@ class FilesSuite(SourceSuite):
 
     @pytest.mark.anyio
     @pytest.mark.requirement("IDX-7")
-    async def test_a_file_missing_from_a_directory_that_is_there_is_told_apart(self, tree: FilesTree) -> None:
+    async def test_a_missing_file_is_confirmed_only_if_its_directory_exists(self, tree: FilesTree) -> None:
         tree.write("dir/a", b"")
         present = await tree.source.read(tree.bound("dir/a"))
         tree.remove("dir/a")
@@ -177,7 +177,7 @@ class FilesSuite(SourceSuite):
         assert await tree.source.devices_of([]) == []
 
     @pytest.mark.anyio
-    async def test_a_path_through_a_file_is_no_deletion(self, tree: FilesTree) -> None:
+    async def test_a_path_through_a_file_is_not_a_deletion(self, tree: FilesTree) -> None:
         tree.write("a", b"")
         for found in (await tree.source.read(tree.bound("a/b")), *await tree.source.look_many([tree.path("a/b")])):
             assert isinstance(found, Missing)

@@ -82,7 +82,7 @@ class WatcherSuite:
 
     @pytest.mark.anyio
     @pytest.mark.requirement("TRK-1")
-    async def test_a_file_that_comes_changes_is_replaced_and_goes_is_told_each_time(self, yard: Yard) -> None:
+    async def test_creation_change_replacement_and_removal_are_each_reported(self, yard: Yard) -> None:
         yard.mkdir("d")
         path = yard.path("d/a")
         async with running(yard.watcher) as told:
@@ -96,7 +96,7 @@ class WatcherSuite:
             await told.of(path, gone=True)
 
     @pytest.mark.anyio
-    async def test_what_a_rename_takes_away_and_what_it_brings_are_told(self, yard: Yard) -> None:
+    async def test_both_ends_of_a_rename_are_reported(self, yard: Yard) -> None:
         yard.mkdir("d")
         yard.write("d/a")
         async with running(yard.watcher) as told:
@@ -106,7 +106,7 @@ class WatcherSuite:
             await told.of(yard.path("d/b"))
 
     @pytest.mark.anyio
-    async def test_only_entries_of_watched_directories_are_told(self, yard: Yard) -> None:
+    async def test_only_entries_of_watched_directories_are_reported(self, yard: Yard) -> None:
         yard.mkdir("d/below")
         yard.mkdir("other")
         async with running(yard.watcher) as told:
@@ -119,7 +119,7 @@ class WatcherSuite:
             assert not told.has(yard.path("other"), "a")
 
     @pytest.mark.anyio
-    async def test_what_is_watched_no_more_is_told_no_more(self, yard: Yard) -> None:
+    async def test_an_unwatched_directory_is_no_longer_reported(self, yard: Yard) -> None:
         yard.mkdir("d")
         yard.mkdir("e")
         async with running(yard.watcher) as told:
@@ -131,7 +131,7 @@ class WatcherSuite:
             assert not told.has(yard.path("d"), "a")
 
     @pytest.mark.anyio
-    async def test_what_is_no_directory_is_refused_as_missing_and_the_others_are_watched(self, yard: Yard) -> None:
+    async def test_a_path_that_is_no_directory_is_missing_and_the_others_are_watched(self, yard: Yard) -> None:
         yard.mkdir("d")
         yard.write("file")
         async with running(yard.watcher) as told:
@@ -205,7 +205,7 @@ class WatcherSuite:
             assert not told.has(yard.path("d"), "b")
 
     @pytest.mark.anyio
-    async def test_two_paths_to_one_directory_are_both_told_until_each_is_given_up(self, yard: Yard) -> None:
+    async def test_two_paths_to_one_directory_are_both_reported_until_unwatched(self, yard: Yard) -> None:
         yard.mkdir("d")
         yard.link("l", "d")
         async with running(yard.watcher) as told:
@@ -220,7 +220,7 @@ class WatcherSuite:
 
     @pytest.mark.anyio
     @pytest.mark.parametrize("name", ["\udcff\udcfe", "a\nb", "x" * 255, "\U0001f600", "a b'\"\\"])
-    async def test_no_name_deafens_it(self, yard: Yard, name: str) -> None:
+    async def test_unusual_names_do_not_stop_the_watcher(self, yard: Yard, name: str) -> None:
         yard.mkdir("d")
         async with running(yard.watcher) as told:
             await yard.watcher.watch([yard.path("d")])
@@ -233,7 +233,7 @@ class WatcherSuite:
             await told.of(yard.path("d/after"))
 
     @pytest.mark.anyio
-    async def test_many_directories_are_told_of_one_by_one(self, yard: Yard) -> None:
+    async def test_many_directories_are_reported_individually(self, yard: Yard) -> None:
         names = [f"d{number}" for number in range(150)]
         for name in names:
             yard.mkdir(name)
@@ -248,7 +248,7 @@ class WatcherSuite:
                 await told.of(yard.path(f"{name}/a"))
 
     @pytest.mark.anyio
-    async def test_nothing_is_asked_for_and_nothing_answered(self, yard: Yard) -> None:
+    async def test_an_empty_request_gives_an_empty_result(self, yard: Yard) -> None:
         async with running(yard.watcher):
             assert await yard.watcher.watch([]) == []
             await yard.watcher.unwatch([])

@@ -154,11 +154,11 @@ def short_waits(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-async def test_a_harmed_connection_loses_and_doubles_nothing(seed, memory_node, tmp_path, short_waits):
+async def test_a_faulty_connection_loses_and_duplicates_nothing(seed, memory_node, tmp_path, short_waits):
     faults_met.update(await run_schedule(seed, memory_node, tmp_path))
 
 
-async def test_every_kind_of_harm_was_met():
+async def test_every_kind_of_fault_occurred():
     if not faults_met:
         pytest.skip("the schedules were not run")
     assert set(HARMFUL) <= faults_met.keys()
@@ -167,7 +167,7 @@ async def test_every_kind_of_harm_was_met():
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(1_000, 1_000 + SCHEDULES_NIGHTLY, SCHEDULES_A_NODE))
-async def test_hundreds_of_harmed_connections_lose_and_double_nothing(first, tmp_path, short_waits):
+async def test_hundreds_of_faulty_connections_lose_and_duplicate_nothing(first, tmp_path, short_waits):
     met: Counter[Fault] = Counter()
     with node("memory") as fresh:
         for seed in range(first, first + SCHEDULES_A_NODE):

@@ -42,7 +42,7 @@ async def done(client, *ops):
 
 
 @pytest.mark.requirement("XTB-2")
-async def test_a_document_comes_back_as_it_went(client, name):
+async def test_a_document_round_trips(client, name):
     payload = {"": None, "~k": ["^ ", "`", "~", "\0\U0001f600"], "ints": [2**53, -(2**63), 2**64], "f": [1.0, 5e-324]}
     assert await done(client, PutDoc(doc(name, **payload), 5))
     assert await client.entity(name, valid_time=FAR) == doc(name, **payload)
@@ -50,7 +50,7 @@ async def test_a_document_comes_back_as_it_went(client, name):
     assert await client.entities([name], valid_time=4) == {}
 
 
-async def test_a_match_that_fails_aborts_all_of_it(client, name):
+async def test_a_failed_match_aborts_the_whole_transaction(client, name):
     assert await done(client, Match(name, None, 5), PutDoc(doc(name, n=1), 5))
     assert not await done(client, Match(name, None, 5), PutDoc(doc(name, n=2), 5))
     assert not await done(client, Match(name, doc(name, n=2), 5), PutDoc(doc(name + "x"), 5))
@@ -59,7 +59,7 @@ async def test_a_match_that_fails_aborts_all_of_it(client, name):
     assert await client.entity(name + "x", valid_time=5) is None
 
 
-async def test_a_document_that_came_back_is_what_a_match_expects(client, name):
+async def test_a_match_accepts_a_document_read_back_from_the_node(client, name):
     first = doc(name, a={"z": 1.5, "b": [2**60, None, "~"]}, n=2**53)
     assert await done(client, PutDoc(first, 5))
     found = await client.entity(name, valid_time=5)
@@ -156,7 +156,7 @@ async def test_ids_of_one_journal_are_read_without_those_of_others(client, name)
 
 @pytest.mark.requirement("XTB-7")
 @pytest.mark.requirement("XTB-8")
-async def test_queries_find_every_document_by_type_and_by_what_is_looked_up(client, name):
+async def test_queries_find_every_document_by_type_and_by_its_lookup_fields(client, name):
     look_alike = "1a2354d7d0e832355d4cd42424aa6c903d46990e7369f598adcbfff109f2bf9f"
 
     def call(number: int, payload: dict[str, Any]) -> PutDoc:
@@ -183,7 +183,7 @@ async def test_a_bulk_read_of_several_chunks_is_whole(client, name):
     assert found == {id: doc(id, n=id) for id in ids}
 
 
-async def test_a_transaction_to_come_is_behind(client):
+async def test_a_future_transaction_raises_behind(client):
     await client.sync(30)
     newest = await client.latest_completed()
     with pytest.raises(Behind):
@@ -200,7 +200,7 @@ async def test_a_transaction_to_come_is_behind(client):
         (b'{"~:tx-ops":[["~:xtdb.api/put"', Unreachable, False),
     ],
 )
-async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, certainty, named):
+async def test_a_rejection_by_the_node_raises_its_exception(memory_node, body, certainty, named):
     """The client writes none of these: so they are sent past it."""
     async with HttpConnections(memory_node.url) as exchange:
         answer = await exchange.request("submit-tx", {}, body=body, timeout_s=20)
@@ -228,14 +228,14 @@ async def test_many_transactions_are_waited_for_at_once(client, name):
     assert ends == [True] * 50
 
 
-async def test_a_node_is_well_and_level_when_it_says_so(client, name):
+async def test_a_synced_node_reports_a_healthy_status(client, name):
     assert await done(client, PutDoc(doc(name), 5))
     await client.sync(30)
     status = await client.status()
     assert (status.version, status.ingester_failed, status.index_version) == ("1.24.5", False, 22)
 
 
-async def test_a_node_that_is_killed_is_unreachable_and_one_that_stands_still_unknown():
+async def test_a_killed_node_is_unreachable_and_a_stopped_one_unknown():
     with node("memory") as running:
         # The first answers of a node take it longest.
         async with XtdbClient(running.url) as client:

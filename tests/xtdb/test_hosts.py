@@ -69,7 +69,7 @@ def same(one: SyncClient, other: SyncClient, session: str) -> None:
     ],
     ids=str,
 )
-def test_a_session_paused_on_one_host_goes_on_on_another_with_the_same_bytes(
+def test_a_session_paused_on_one_host_continues_on_another_with_the_same_bytes(
     pair: Pair, tmp_path: Path, ahead: tuple[int, int]
 ) -> None:
     a, b = pair(ahead)
@@ -155,7 +155,7 @@ def test_a_dead_host_s_session_is_taken_over_after_its_lease(pair: Pair, tmp_pat
 
 
 @pytest.mark.requirement("HST-4")
-def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pair, tmp_path: Path) -> None:
+def test_writes_of_a_host_after_it_lost_a_session_are_kept_as_a_branch(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         texts = lived(a.client, "torn", tmp_path / "tree")
@@ -203,7 +203,7 @@ def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pa
 
 
 @pytest.mark.requirement("HST-4")
-def test_what_was_written_late_is_kept_also_if_the_session_comes_back_before_its_loss_is_known(
+def test_late_writes_are_kept_even_if_the_session_returns_before_its_loss_is_known(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
     a, b = pair()
@@ -293,7 +293,7 @@ def test_tool_calls_alone_are_kept_when_their_session_was_lost_and_is_back(
 
 
 @pytest.mark.requirement("HST-2")
-def test_a_host_that_was_away_asks_the_log_before_it_resumes(pair: Pair, tmp_path: Path) -> None:
+def test_a_returning_host_checks_the_log_before_it_resumes(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         lived(a.client, "away", tmp_path / "tree", turns=1)
@@ -312,7 +312,7 @@ def test_a_host_that_was_away_asks_the_log_before_it_resumes(pair: Pair, tmp_pat
 
 
 @pytest.mark.requirement("HST-8")
-def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes: tuple[Node, Node]) -> None:
+def test_an_incomplete_pause_reports_the_missing_rows(pair: Pair, nodes: tuple[Node, Node]) -> None:
     a, b = pair()
     a.node_wait_s = NODE_WAIT_S
     with hosts(a, b):
@@ -334,7 +334,7 @@ def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes
 
 
 @pytest.mark.requirement("HST-6")
-def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> None:
+def test_equal_ids_of_two_hosts_are_distinguished(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         mine = lived(a.client, "mine", tmp_path / "tree")
@@ -348,7 +348,7 @@ def test_equal_ids_of_two_hosts_are_told_apart(pair: Pair, tmp_path: Path) -> No
 
 
 @pytest.mark.requirement("HST-6")
-def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
+def test_a_session_created_on_two_hosts_is_owned_by_one_and_a_branch_of_the_other(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
     a, b = pair()
@@ -384,7 +384,7 @@ def test_equal_text_is_kept_once_for_all_hosts(pair: Pair, nodes: tuple[Node, No
 
 
 @pytest.mark.requirement("HST-8")
-def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
+def test_a_resume_that_needs_the_node_fails_while_it_is_down(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
     a, b = pair()
@@ -444,7 +444,9 @@ def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, 
 @pytest.mark.requirement("HST-4")
 @pytest.mark.requirement("HST-13")
 @pytest.mark.parametrize("died", ["postcommit=kill@2", pytest.param("precommit=kill@3", marks=pytest.mark.slow)])
-def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pair, tmp_path: Path, died: str) -> None:
+def test_a_host_that_died_after_a_claim_does_not_continue_from_its_own_copy(
+    pair: Pair, tmp_path: Path, died: str
+) -> None:
     a, b = pair()
     session = f"stale-{died[:4]}-{died[-1]}"
     with hosts(a, b):
@@ -475,7 +477,7 @@ def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pa
 
 
 @pytest.mark.requirement("HST-9")
-def test_what_is_purged_while_a_session_is_taken_over_is_purged_there_too(pair: Pair, tmp_path: Path) -> None:
+def test_a_purge_during_a_takeover_also_applies_on_the_new_host(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         lived(a.client, "purged", tmp_path / "tree", calls=60)
@@ -517,7 +519,7 @@ def test_a_text_that_another_host_purged_does_not_keep_a_session_where_it_is(pai
 
 
 @pytest.mark.requirement("HST-2")
-def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pair, tmp_path: Path) -> None:
+def test_sessions_from_before_multiple_hosts_can_be_taken_over(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     a.shared = False
     with hosts(a, b):

@@ -233,7 +233,7 @@ def emptied(host: Host, session: str) -> None:
 
 
 @pytest.mark.requirement("HST-16")
-def test_what_is_collected_on_one_host_stays_on_another(pair: Pair, tmp_path: Path) -> None:
+def test_sessions_collected_on_one_host_stay_on_another(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         texts = lived(a.client, "first", tmp_path / "tree")
@@ -272,7 +272,7 @@ def test_what_is_collected_on_one_host_stays_on_another(pair: Pair, tmp_path: Pa
 
 
 @pytest.mark.requirement("HST-16")
-def test_a_session_whose_fork_went_elsewhere_is_kept_and_says_why(pair: Pair, tmp_path: Path) -> None:
+def test_a_session_with_a_fork_on_another_host_is_kept_with_the_reason(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
         lived(a.client, "base", tmp_path / "tree", turns=1)

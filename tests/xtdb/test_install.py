@@ -68,7 +68,7 @@ def ctxd(*arguments, **environ):
 
 
 @pytest.mark.requirement("XDB-7")
-def test_without_java_what_to_install_is_said(tmp_path):
+def test_without_java_the_error_names_the_package_to_install(tmp_path):
     failure = refusal(find_java, {"PATH": str(tmp_path)})
     assert failure.message == "there is no java on PATH"
     assert "apt-get install openjdk-17" in failure.remedy
@@ -89,7 +89,7 @@ def test_a_java_that_is_too_old_is_refused_by_its_version(tmp_path, version, eno
 
 
 @pytest.mark.requirement("XDB-7")
-def test_without_maven_what_to_install_is_said(tmp_path):
+def test_without_maven_the_error_names_the_package_to_install(tmp_path):
     failure = refusal(find_maven, {"PATH": str(tmp_path)})
     assert "apt-get install maven" in failure.remedy
 
@@ -103,7 +103,7 @@ def test_without_maven_what_to_install_is_said(tmp_path):
         ("[ERROR] The build failed for another reason", "Run the command again"),
     ],
 )
-def test_what_maven_failed_with_is_told_with_what_helps(tmp_path, told, remedy):
+def test_a_maven_failure_is_reported_with_a_remedy(tmp_path, told, remedy):
     program(tmp_path / "bin", "java", "echo 'openjdk version \"17.0.1\"' >&2")
     program(tmp_path / "bin", "mvn", f"echo '{told}'; exit 1")
     failure = refusal(install, Installation(tmp_path / "home"), print, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
@@ -140,14 +140,14 @@ def test_a_jar_that_was_changed_is_missing_or_is_too_many_is_found_by_name(copy)
 
 
 @pytest.mark.requirement("XDB-7")
-def test_what_is_whole_is_left_alone(copy):
+def test_a_complete_installation_is_left_alone(copy):
     before = {path: path.stat().st_ino for path in copy.directory.rglob("*.jar")}
     assert install(copy, print, os.environ) is False
     assert {path: path.stat().st_ino for path in copy.directory.rglob("*.jar")} == before
 
 
 @pytest.mark.requirement("XDB-7")
-def test_an_installation_that_was_broken_off_is_not_started_and_is_taken_up_where_it_ended(copy):
+def test_an_interrupted_installation_is_not_started_and_can_be_resumed(copy):
     copy.record_path.unlink()
     copy.archive.unlink()
     launch = Launch(find_config("memory"), copy.directory / "data", copy.directory / "s")
@@ -187,7 +187,7 @@ def test_nothing_that_ships_names_a_repository():
 
 
 @pytest.mark.requirement("XDB-8")
-def test_check_tells_what_is_there_and_what_runs(tmp_path):
+def test_check_reports_the_installation_and_the_running_node(tmp_path):
     home = str(installation().directory)
     with node("rocksdb", tmp_path) as running:
         done = ctxd("check", "--json", "--url", running.url, "--directory", home)
@@ -208,7 +208,7 @@ def test_check_warns_of_a_node_that_loses_its_last_writes_with_the_machine():
 
 
 @pytest.mark.requirement("XDB-8")
-def test_check_without_a_node_says_how_to_have_one(tmp_path):
+def test_check_without_a_node_explains_how_to_start_one(tmp_path):
     done = ctxd("check", "--url", f"unix:{tmp_path}/none", "--directory", str(tmp_path / "nowhere"))
     assert done.returncode == 1
     assert f"fix: run ctxd xtdb install --directory {tmp_path}/nowhere" in done.stdout
@@ -216,7 +216,7 @@ def test_check_without_a_node_says_how_to_have_one(tmp_path):
 
 
 @pytest.mark.requirement("XDB-8")
-def test_doctor_is_the_same_check(tmp_path):
+def test_doctor_runs_the_same_check(tmp_path):
     arguments = ["--json", "--url", f"unix:{tmp_path}/none", "--directory", str(tmp_path / "nowhere")]
     command = [sys.executable, "-m", "ctxd", "doctor", *arguments]
     doctor = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -226,13 +226,13 @@ def test_doctor_is_the_same_check(tmp_path):
 
 
 @pytest.mark.requirement("XDB-8")
-def test_of_a_server_elsewhere_only_that_is_checked(tmp_path):
+def test_a_remote_server_is_checked_without_the_local_installation(tmp_path):
     done = ctxd("check", "--json", "--url", "http://127.0.0.1:1", "--directory", str(tmp_path / "nowhere"))
     assert [(each["name"], each["verdict"]) for each in json.loads(done.stdout)] == [("node", "fail")]
 
 
 @pytest.mark.requirement("XDB-8")
-def test_check_tells_of_an_index_that_is_behind_the_log(tmp_path):
+def test_check_reports_an_index_behind_the_log(tmp_path):
     answers = {
         "status": (200, b'["^ ","~:version","1.24.5","~:ingester-failed?",false]'),
         "sync": (500, b'["^ ","~:class","java.util.concurrent.TimeoutException"]'),
@@ -269,7 +269,7 @@ def test_check_tells_of_an_index_that_is_behind_the_log(tmp_path):
 UNIT = Path(__file__).parents[2] / "systemd" / "xtdb.service"
 
 
-def test_the_unit_starts_the_node_with_options_that_there_are():
+def test_the_unit_starts_the_node_only_with_known_options():
     (line,) = [line for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
     assert line.startswith("ExecStart=/usr/local/bin/ctxd xtdb run ")
     known = ctxd("run", "--help").stdout
@@ -310,7 +310,7 @@ def test_run_becomes_the_node_in_directories_that_are_its_owners_only(tmp_path):
     assert not (tmp_path / "in/s").exists()
 
 
-def test_run_says_what_is_missing():
+def test_run_reports_missing_or_conflicting_options():
     done = ctxd("run", "--config", "nothing")
     assert done.returncode == os.EX_CONFIG
     assert "; give one of memory, rocksdb, postgres, or a file of EDN" in done.stderr

@@ -32,7 +32,7 @@ async def http(shared):
         yield http
 
 
-async def test_status_tells_version_ingester_and_how_the_stores_are_kept(http):
+async def test_status_reports_version_ingester_sync_and_functions(http):
     status, told = await http.get("status")
     assert (status, told["version"], told["ingester-failed?"]) == (200, "1.24.5", False)
     assert told["index-version"] == 22
@@ -77,7 +77,7 @@ async def test_a_history_without_an_order_is_refused(http):
 
 
 @pytest.mark.requirement("XDB-1")
-async def test_entity_tx_tells_the_transaction_of_a_version(http):
+async def test_entity_tx_returns_the_transaction_of_a_version(http):
     tx_id = await http.put("etx")
     status, told = await http.get("entity-tx", eid="etx", await_tx_id=tx_id)
     assert (status, told["tx-id"], told["valid-time"]) == (200, tx_id, 1000)
@@ -109,7 +109,7 @@ async def test_a_transaction_whose_match_fails_is_taken_and_not_committed(http):
 
 
 @pytest.mark.requirement("XDB-2")
-async def test_whether_it_committed_is_not_said_of_a_transaction_to_come(http):
+async def test_the_outcome_of_a_future_transaction_is_not_reported(http):
     status, told = await http.get("tx-committed", tx_id=10**9)
     assert status == 400
     assert explained(told, "GET /_xtdb/tx-committed", "NodeOutOfSyncException")
@@ -123,7 +123,7 @@ async def test_a_basis_that_is_not_indexed_yet_is_refused(http):
 
 
 @pytest.mark.requirement("XDB-1")
-async def test_the_latest_transactions_and_the_log_are_told(http):
+async def test_the_latest_transactions_and_the_log_are_returned(http):
     tx_id = await http.put("log")
     assert (await http.get("await-tx", tx_id=tx_id))[1]["tx-id"] >= tx_id
     assert (await http.get("latest-completed-tx"))[1]["tx-id"] == tx_id
@@ -159,7 +159,7 @@ WAITS_OF_50_MS = [
 
 
 @pytest.mark.requirement("XDB-2")
-async def test_a_wait_ends_when_it_was_asked_to(http):
+async def test_a_wait_ends_at_its_requested_timeout(http):
     """Each ends while a wait for as long as the node allows, which began before it, goes on."""
     under_way = 0
 
@@ -186,14 +186,14 @@ async def test_a_wait_ends_when_it_was_asked_to(http):
 
 @pytest.mark.requirement("XDB-2")
 @pytest.mark.parametrize("timeout", [{}, {"timeout": 10**12}])
-async def test_a_wait_has_a_bound_whatever_was_asked(http, timeout):
+async def test_a_wait_is_bounded_for_every_requested_timeout(http, timeout):
     with anyio.fail_after(30):
         status, told = await http.send("GET", "await-tx", {"tx-id": 10**9} | timeout)
     assert (status, told["class"]) == (500, "java.util.concurrent.TimeoutException")
 
 
 @pytest.mark.requirement("XDB-2")
-async def test_many_waits_do_not_keep_others_from_being_answered(http):
+async def test_many_waits_do_not_block_other_requests(http):
     statuses = []
     held = anyio.Event()
 
@@ -213,7 +213,7 @@ async def test_many_waits_do_not_keep_others_from_being_answered(http):
 
 
 @pytest.mark.requirement("XDB-2")
-async def test_a_query_that_takes_too_long_ends_and_says_so(http):
+async def test_a_query_that_takes_too_long_ends_with_a_timeout(http):
     with anyio.fail_after(30):
         status, told = await http.query(FOR_EVER, *MANY)
     assert status == 500
@@ -221,7 +221,7 @@ async def test_a_query_that_takes_too_long_ends_and_says_so(http):
 
 
 @pytest.mark.requirement("XDB-2")
-async def test_queries_that_took_too_long_leave_nothing_running_behind(http):
+async def test_timed_out_queries_leave_nothing_running(http):
     async def one():
         assert (await http.query(FOR_EVER, *MANY))[0] == 500
 
@@ -235,7 +235,7 @@ async def test_queries_that_took_too_long_leave_nothing_running_behind(http):
 
 @pytest.mark.requirement("XDB-2")
 @pytest.mark.parametrize("query", ["{:find [x] ", "nothing", "{:find [x]}", ""])
-async def test_a_query_that_is_none_is_the_callers_fault(http, query):
+async def test_a_malformed_query_is_a_client_error(http, query):
     status, told = await http.query(query)
     assert (status, told["error-type"]) == (400, "illegal-argument")
 
@@ -327,7 +327,7 @@ async def test_a_transaction_brings_no_code(http, op):
         (b'{"~:tx-ops":[1]}', None),
     ],
 )
-async def test_a_body_that_is_no_transaction_is_refused_and_the_node_goes_on(http, body, kind):
+async def test_an_invalid_transaction_body_is_rejected_and_the_node_continues(http, body, kind):
     before = await http.get("latest-submitted-tx")
     status, told = await http.send("POST", "submit-tx", body=body)
     assert explained(told, "POST /_xtdb/submit-tx")
@@ -382,14 +382,14 @@ async def test_a_body_beyond_the_limit_or_of_another_type_is_refused(http):
         {"eid": "m", "history": "perhaps"},
     ],
 )
-async def test_a_parameter_that_is_missing_or_makes_no_sense_is_the_callers_fault(http, params):
+async def test_a_missing_or_invalid_parameter_is_a_client_error(http, params):
     status, told = await http.send("GET", "entity", params)
     assert (status, told["error-type"]) == (400, "illegal-argument")
     assert explained(told, "GET /_xtdb/entity")
 
 
 @pytest.mark.requirement("XDB-1")
-async def test_what_is_no_operation_is_not_taken_for_an_entity_that_is_absent(http):
+async def test_an_unknown_operation_differs_from_a_missing_entity(http):
     assert await http.get("nothing") == (404, "no such operation: GET /_xtdb/nothing\n")
     assert await http.send("DELETE", "entity") == (405, "method not allowed: DELETE /_xtdb/entity\n")
     assert (await http.get("submit-tx"))[0] == 405

@@ -35,7 +35,7 @@ async def test_the_socket_is_for_its_owner_only(shared):
 
 
 @pytest.mark.requirement("XDB-4")
-async def test_a_live_socket_is_refused_and_goes_on_answering(shared, tmp_path):
+async def test_a_live_socket_is_refused_and_keeps_serving(shared, tmp_path):
     ended = run(Launch(find_config("memory"), tmp_path / "data", Path(shared.socket)))
     assert ended.returncode == 69
     assert f"another node holds {shared.socket}" in ended.stderr
@@ -63,7 +63,7 @@ async def test_a_file_in_the_sockets_place_is_left_alone(tmp_path):
 
 @pytest.mark.requirement("XDB-4")
 @pytest.mark.requirement("XDB-5")
-async def test_killed_it_starts_again_in_the_place_of_its_stale_socket_with_all_it_answered(tmp_path):
+async def test_a_killed_node_restarts_over_its_stale_socket_with_all_acknowledged_data(tmp_path):
     with node("rocksdb", tmp_path) as running:
         async with Http(running.socket) as http:
             assert (await http.get("status"))[1]["synced?"] is True
@@ -94,7 +94,7 @@ async def test_an_index_that_is_gone_is_made_again_from_log_and_documents(tmp_pa
             assert (await http.get("entity", eid="kept", await_tx_id=tx_id))[1]["n"] == 1
 
 
-async def test_paused_it_answers_nothing_and_then_everything(tmp_path):
+async def test_a_paused_node_responds_to_everything_once_it_continues(tmp_path):
     with node("memory", tmp_path) as running:
         running.pause()
         with pytest.raises(NodeFailure):
@@ -124,21 +124,21 @@ async def test_two_nodes_on_one_postgresql_see_each_others_writes(tmp_path):
         ('{:a #ctxd/env "CTXD_NOT_SET"}', "the environment variable CTXD_NOT_SET is not set"),
     ],
 )
-async def test_a_configuration_that_cannot_be_read_ends_it_with_the_reason(tmp_path, text, reason):
+async def test_an_unreadable_configuration_ends_the_node_with_the_reason(tmp_path, text, reason):
     (tmp_path / "node.edn").write_text(text)
     ended = run(Launch(tmp_path / "node.edn", tmp_path / "data", tmp_path / "s"))
     assert ended.returncode == os.EX_CONFIG
     assert f"{tmp_path}/node.edn cannot be read: {reason}" in ended.stderr
 
 
-async def test_without_its_database_it_ends_in_a_way_that_may_be_tried_again(tmp_path, monkeypatch):
+async def test_without_its_database_the_node_exits_with_a_retryable_code(tmp_path, monkeypatch):
     monkeypatch.setenv("CTXD_XTDB_PG_PORT", "1")
     ended = run(Launch(find_config("postgres"), tmp_path / "data", tmp_path / "s"))
     assert ended.returncode == 1
     assert "Connection to 127.0.0.1:1 refused" in ended.stderr
 
 
-async def test_on_a_port_it_listens_only_where_it_was_told_to(tmp_path):
+async def test_with_a_port_the_node_listens_only_on_the_given_address(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -165,7 +165,7 @@ def vars_of(launch):
 
 
 @pytest.mark.requirement("XDB-4")
-async def test_a_node_that_runs_out_of_memory_ends_and_leaves_its_place_to_the_next(tmp_path):
+async def test_a_node_out_of_memory_exits_and_can_be_restarted(tmp_path):
     with node("memory", tmp_path, heap="64m") as running:
         async with XtdbClient(running.url) as client:
             with pytest.raises(XtdbFailure):

@@ -93,7 +93,7 @@ async def test_a_server_that_refuses_long_ids_is_reported_with_the_setting_that_
 
 
 @pytest.mark.anyio
-async def test_what_another_server_says_of_a_failure_is_understood(memory_node):
+async def test_errors_of_another_server_are_classified(memory_node):
     async with XtdbClient(memory_node.url) as client:
         with pytest.raises(Unknown) as caught:
             await client.committed(
@@ -129,6 +129,6 @@ def test_the_doctor_knows_another_server(memory_node):
 
 
 @pytest.mark.skipif(not YOURS, reason="CTXD_XTDB_URL names no XTDB HTTP server: this ran on a stand-in only")
-def test_a_server_of_yours_is_an_xtdb():
+def test_the_configured_server_is_an_xtdb():
     told = {finding.name: finding for finding in look(installation(), YOURS or "", os.environ)}
     assert told["node"].verdict == "ok", told["node"].found

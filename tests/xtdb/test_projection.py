@@ -94,7 +94,7 @@ def told(done: subprocess.CompletedProcess[str]) -> Any:
 class TestKills:
     @pytest.mark.slow
     @pytest.mark.requirement("PRJ-1")
-    async def test_over_kills_of_daemon_and_node_everything_gets_there_once(
+    async def test_everything_is_projected_once_over_kills_of_daemon_and_node(
         self, daemon: DaemonProcess, kept: Node
     ) -> None:
         storm = Storm(daemon)
@@ -119,7 +119,7 @@ class TestKills:
 
     @pytest.mark.slow
     @pytest.mark.requirement("PRJ-1")
-    async def test_over_kills_at_each_place_of_the_projection_everything_gets_there_once(
+    async def test_everything_is_projected_once_over_kills_at_each_projection_failpoint(
         self, daemon: DaemonProcess, kept: Node
     ) -> None:
         storm = Storm(daemon)
@@ -143,7 +143,7 @@ class TestKills:
         assert (await difference(daemon, kept)).problems == []
 
     @pytest.mark.requirement("PRJ-2")
-    async def test_a_node_that_stands_still_or_is_away_delays_no_write(self, daemon: DaemonProcess, kept: Node) -> None:
+    async def test_a_stopped_or_absent_node_delays_no_write(self, daemon: DaemonProcess, kept: Node) -> None:
         await daemon.start()
         await reached(daemon)
         with connect_sync(str(daemon.socket)) as client:
@@ -166,7 +166,7 @@ class TestKills:
 
 class TestAnotherPast:
     @pytest.mark.requirement("PRJ-3")
-    async def test_a_node_whose_data_is_gone_gets_everything_again(self, daemon: DaemonProcess, kept: Node) -> None:
+    async def test_a_wiped_node_gets_everything_again(self, daemon: DaemonProcess, kept: Node) -> None:
         await daemon.start()
         with connect_sync(str(daemon.socket)) as client:
             s = client.session("s", agent="a")
@@ -184,7 +184,7 @@ class TestAnotherPast:
         assert found.problems == [] and found.equal
 
     @pytest.mark.requirement("PRJ-3")
-    async def test_a_node_that_is_put_back_to_an_older_copy_gets_what_it_lacks(
+    async def test_a_node_restored_from_an_older_copy_gets_the_missing_rows(
         self, daemon: DaemonProcess, kept: Node, tmp_path: Path
     ) -> None:
         await daemon.start()
@@ -268,9 +268,7 @@ class TestCommands:
         return tmp_path / "state"
 
     @pytest.mark.requirement("PRJ-5")
-    async def test_from_one_store_to_the_other_and_back_everything_is_kept(
-        self, root: Path, kept: Node, tmp_path: Path
-    ) -> None:
+    async def test_switching_stores_and_back_keeps_everything(self, root: Path, kept: Node, tmp_path: Path) -> None:
         to_xtdb = ["migrate", "--to", "xtdb", "--state-dir", root, "--store-url", kept.url, "--json"]
         for place in ("project.sent", "project.committed"):
             done = await run_sync(lambda at: ctxd(*to_xtdb, env={"CTXD_FAILPOINTS": f"{at}=kill@3"}), place)
@@ -303,7 +301,7 @@ class TestCommands:
 
     @pytest.mark.requirement("PRJ-6")
     @pytest.mark.parametrize("root", [900], indirect=True)
-    async def test_verify_store_says_whether_the_node_holds_what_the_journal_says(self, root: Path, kept: Node) -> None:
+    async def test_verify_store_compares_the_node_with_the_journal(self, root: Path, kept: Node) -> None:
         compare = ["verify", "--store", "--state-dir", root, "--store-url", kept.url, "--json"]
         assert (await run_sync(lambda: ctxd(*compare))).returncode == 1, "nothing is there yet"
         rebuild = ["rebuild-xtdb", "--state-dir", root, "--store-url", kept.url, "--json"]

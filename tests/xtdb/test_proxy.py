@@ -49,7 +49,7 @@ async def submit(session, body=b"tx"):
         return answer.status, answer.content_type, await answer.read()
 
 
-async def test_without_a_fault_a_request_passes_once_and_its_reply_comes_back(tmp_path):
+async def test_without_a_fault_a_request_is_forwarded_once_and_its_reply_returned(tmp_path):
     async with proxied(tmp_path) as (node, session, _):
         assert await submit(session) == (202, "application/transit+json", BODY)
         assert await submit(session, b"second") == (202, "application/transit+json", BODY)
@@ -60,7 +60,7 @@ async def test_without_a_fault_a_request_passes_once_and_its_reply_comes_back(tm
     ("fault", "times"),
     [(Fault.DROP_REQUEST, 0), (Fault.DROP_REPLY, 1), (Fault.TRUNCATE, 1), (Fault.RESET, 1)],
 )
-async def test_a_lost_reply_is_an_error_whether_or_not_the_node_was_asked(tmp_path, fault, times):
+async def test_a_lost_reply_is_an_error_whether_or_not_the_request_arrived(tmp_path, fault, times):
     async with proxied(tmp_path, fault) as (node, session, _):
         with pytest.raises(aiohttp.ClientError):
             await submit(session)
@@ -84,13 +84,13 @@ async def test_a_lost_reply_is_an_error_whether_or_not_the_node_was_asked(tmp_pa
         (Fault.CLOSE_AFTER, 1, lambda status, kind, body: status == 202 and body == BODY),
     ],
 )
-async def test_a_fault_harms_what_it_says(tmp_path, fault, times, seen):
+async def test_each_fault_has_its_documented_effect(tmp_path, fault, times, seen):
     async with proxied(tmp_path, fault) as (node, session, _):
         assert seen(*await submit(session))
         assert len(node.asked) == times
 
 
-async def test_a_held_request_comes_after_the_one_that_passed_it(tmp_path):
+async def test_a_held_request_arrives_after_the_one_that_overtook_it(tmp_path):
     async with proxied(tmp_path, Fault.REORDER) as (node, session, proxy):
         held = asyncio.create_task(submit(session, b"held"))
         while not proxy.schedule.struck[Fault.REORDER]:
@@ -101,14 +101,14 @@ async def test_a_held_request_comes_after_the_one_that_passed_it(tmp_path):
         assert node.asked == [b"passes", b"held"]
 
 
-async def test_one_seed_is_one_schedule(tmp_path):
+async def test_the_schedule_is_deterministic_per_seed(tmp_path):
     first, again, other = Schedule(3, 0.5), Schedule(3, 0.5), Schedule(4, 0.5)
     drawn = [first.next() for _ in range(200)]
     assert drawn == [again.next() for _ in range(200)]
     assert drawn != [other.next() for _ in range(200)]
 
 
-async def test_a_healed_proxy_harms_nothing(tmp_path):
+async def test_a_healed_proxy_injects_no_faults(tmp_path):
     async with proxied(tmp_path, Fault.GARBAGE) as (node, session, proxy):
         proxy.schedule.heal()
         assert await submit(session) == (202, "application/transit+json", BODY)

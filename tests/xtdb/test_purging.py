@@ -89,9 +89,7 @@ async def newest_tx(at: Node) -> int:
 
 @pytest.mark.slow
 @pytest.mark.requirement("PRJ-10")
-async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made_anew(
-    tmp_path: Path, kept: Node
-) -> None:
+async def test_purged_content_is_gone_from_a_running_an_absent_and_a_rebuilt_node(tmp_path: Path, kept: Node) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     with daemon_process(tmp_path, env=xtdb(kept)) as daemon:
@@ -145,7 +143,7 @@ async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made
 
 
 @pytest.mark.requirement("SES-25")
-async def test_a_session_that_is_emptied_is_gone_from_the_node_but_for_what_others_reach(tmp_path: Path) -> None:
+async def test_an_emptied_session_is_gone_from_the_node_except_for_shared_objects(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     with node("memory") as at, daemon_process(tmp_path, env=xtdb(at)) as daemon:

@@ -61,7 +61,7 @@ async def test_rows_are_those_as_of_both_times(store):
 
 @pytest.mark.requirement("XTB-10")
 @pytest.mark.requirement("VER-6")
-async def test_a_query_of_a_transaction_does_not_see_what_a_later_one_wrote_at_a_past_time(store):
+async def test_a_query_at_a_transaction_does_not_see_later_writes_at_a_past_time(store):
     first = (await store.get(f"{store.tool}-0")).valid_time
     late = document(f"{store.tool}-3", "imported", tool=store.tool)
     await store.submit(write(late, valid_times={late.id: first})).wait()
@@ -116,7 +116,7 @@ async def test_a_query_that_is_wrong_or_not_bounded_is_refused(store, query):
     assert store.projection.status().state == "projecting", "queries of others do not stop the projection"
 
 
-async def test_a_node_that_lacks_the_rows_is_not_asked(store):
+async def test_a_node_without_the_rows_is_not_queried(store):
     store.projection._progress.purged = 4
     with pytest.raises(CtxdError) as behind:
         await store.query(BY_TOOL, [store.tool], limit=5, timeout_s=10)

@@ -53,7 +53,7 @@ def run(node: Node, *paths: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.nightly
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.requirement("PRJ-7")
-def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
+def test_version_requirements_hold_on_a_node(memory_node: Node) -> None:
     done = run(memory_node, *(SPEC / name for name in OF_THE_STORE))
     assert done.returncode == 0, done.stdout[-8000:]
     assert " skipped" not in done.stdout and "xfailed" not in done.stdout
@@ -62,7 +62,7 @@ def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.requirement("PRJ-7")
-def test_what_concerns_commits_holds_on_a_node(memory_node: Node) -> None:
+def test_commit_requirements_hold_on_a_node(memory_node: Node) -> None:
     done = run(memory_node, *(SPEC / name for name in OF_COMMITS))
     assert done.returncode == 0, done.stdout[-8000:]
 
@@ -70,7 +70,7 @@ def test_what_concerns_commits_holds_on_a_node(memory_node: Node) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.requirement("PRJ-7")
-def test_everything_else_holds_on_a_node_too(memory_node: Node) -> None:
+def test_all_other_requirements_hold_on_a_node(memory_node: Node) -> None:
     done = run(
         memory_node, *(path for path in sorted(SPEC.glob("test_*.py")) if path.name not in (*OF_THE_STORE, *OF_COMMITS))
     )
