@@ -249,7 +249,7 @@ class AppendAssembler:
         except LostRace:
             return None
         target = target_for(live.lineage.root, wanted, batch.spoken or before.window.model, self._models)
-        moment = None if target is None else self._moment(live, before.window, target)
+        moment = None if target is None else self._request_conditions(live, before.window, target)
         last = before.rendering
         is_same = last is not None and not planned.refs and last.target == target
         return JudgedPart(
@@ -289,7 +289,7 @@ class AppendAssembler:
         rules = rules_for(model, live.settings.budget_tokens, wanted.max_tokens, self._aim)
         return PlanRules(rules.cuts, place if model.system_updates else "none", rules.budget_tokens or 0)
 
-    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> RequestConditions:
+    def _request_conditions(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> RequestConditions:
         """The inputs of a decision on the next request for ``target``, besides the window. Raises: CtxdError
         invalid_params for an unknown model."""
         model, last = self._models.get(target.model), window.request

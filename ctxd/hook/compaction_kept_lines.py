@@ -33,9 +33,9 @@ _ID = b'"uuid":"'
 _PAUSE_S = 0.02
 
 
-def kept_lines(event: str, path: str, go_apart: "Callable[[], None]") -> list[bytes]:
+def kept_lines(event: str, path: str, detach: "Callable[[], None]") -> list[bytes]:
     """The lines of the messages that the compaction ``event`` keeps, if the harness lists them in its transcript within
-    ``WRITTEN_S``; else empty. ``go_apart`` lets the hook wait in a detached process.
+    ``WRITTEN_S``; else empty. ``detach`` lets the hook wait in a detached process.
 
     Raises: OSError; ValueError for a damaged record.
     """
@@ -43,7 +43,7 @@ def kept_lines(event: str, path: str, go_apart: "Callable[[], None]") -> list[by
     if '"compact_summary"' not in event or '"kept_from"' in event:
         return []
     began = os.stat(path).st_size
-    go_apart()
+    detach()
     return _late_lines(path, max(0, began - BEFORE_BYTES))
 
 

@@ -24,10 +24,10 @@ DELIVERY_S = 1.5
 """Seconds for delivering the new event and the waiting ones; $CTXD_HOOK_SECONDS overrides it."""
 
 REST_S = 2.5
-"""Seconds for everything else. Then the process ends, whatever it is doing."""
+"""Seconds for all other work; the process is then terminated unconditionally."""
 
-NOTED_S = 0.2
-"""Further seconds for noting that the event is lost."""
+LOSS_RECORD_S = 0.2
+"""Additional seconds to record the loss of an event."""
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of a hook's standard input; a larger event is lost."""
@@ -46,9 +46,10 @@ END_WRITTEN_S = 0.5
 """The same from the end of the call, for a call that ended before it was written: the harness waits for this hook."""
 
 LATE = ".late"
+"""Suffix of the file for an event that waits for the transcript."""
+
 LATE_S = 3.0
-"""Suffix of the file for an event that waits for the transcript, and maximum seconds until its delivery. An older file
-was left by a killed hook."""
+"""Maximum seconds until such an event is delivered; an older file was left by a killed hook."""
 
 _PAUSE_S = 0.01
 _SLACK_S = 0.05
@@ -92,7 +93,7 @@ class HookRun:
     def give_up(self, reason: str) -> None:
         """Exit with 0; if the event is lost, first note ``reason``."""
         signal(SIGALRM, lambda *_: os._exit(0))
-        setitimer(ITIMER_REAL, NOTED_S)
+        setitimer(ITIMER_REAL, LOSS_RECORD_S)
         try:
             if not self._is_safe:
                 make_spool(self._socket, os.environ).note_lost(reason)
@@ -197,7 +198,7 @@ def make_folder(path: str, environ: "os._Environ[str] | dict[str, str]") -> int:
     except FileExistsError:
         pass
     folder = open_folder(path, environ)
-    assert folder is not None, "it was there a moment ago"
+    assert folder is not None, "just created"
     return folder
 
 
@@ -252,10 +253,10 @@ class EventOrder:
         self._call = f"{self._session}{_plain(event.call)}{LATE}"
         self._is_end = event.kind in _TOOL_EVENTS[1:]
         self._began = now()
-        self._is_apart = False
+        self._is_detached = False
         self._late: list[str] = []
 
-    def go_apart(self) -> None:
+    def detach(self) -> None:
         """Continue in a detached process, for which the harness does not wait. Raises: OSError."""
         try:
             folder = make_folder(self._path, os.environ)
@@ -263,8 +264,8 @@ class EventOrder:
             os.close(os.open(self._name + self._call, flags, 0o600, dir_fd=folder))
             os.close(folder)
         except OSError:
-            pass  # A late text is worth more than the order.
-        self._is_apart = True
+            pass  # Losing the order is better than losing the text.
+        self._is_detached = True
         _detach()
 
     def wait(self) -> None:
@@ -273,8 +274,8 @@ class EventOrder:
             self._folder = open_folder(self._path, os.environ)
             if self._folder is None or not self._list_earlier():
                 return
-            if not self._is_end and not self._is_apart:
-                self.go_apart()
+            if not self._is_end and not self._is_detached:
+                self.detach()
             ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _SLACK_S)
             while self._list_earlier() and now() < ends:
                 time.sleep(_PAUSE_S)
@@ -323,13 +324,13 @@ def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
         if event.kind == "PostCompact":
             from ctxd.hook.compaction_kept_lines import kept_lines
 
-            lines = kept_lines(event.text, event.transcript, order.go_apart)
+            lines = kept_lines(event.text, event.transcript, order.detach)
         elif event.kind in _TOOL_EVENTS and event.call:
             from ctxd.hook.texts_before_call import lines_before
 
             is_start = event.kind == "PreToolUse"
-            written_s, go_apart = (START_WRITTEN_S, order.go_apart) if is_start else (END_WRITTEN_S, None)
-            lines = lines_before(event.transcript, event.call, written_s, go_apart)
+            written_s, detach = (START_WRITTEN_S, order.detach) if is_start else (END_WRITTEN_S, None)
+            lines = lines_before(event.transcript, event.call, written_s, detach)
         else:
             return event.raw
     except (OSError, ValueError, RecursionError):

@@ -31,19 +31,19 @@ _ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
 """Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
 
 
-def lines_before(path: str, call: str, written_s: float, go_apart: "Callable[[], None] | None") -> list[bytes]:
+def lines_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> list[bytes]:
     """The lines with the texts before ``call`` in the same answer; empty if there are none in time.
 
     If the harness has not written the call yet, the hooks of its start and of its end wait for the line, for
-    ``written_s`` at most: texts that are recorded later would follow the call. ``go_apart`` lets the hook of the start
+    ``written_s`` at most: texts that are recorded later would follow the call. ``detach`` lets the hook of the start
     wait in a detached process; None for that of the end. Raises: OSError.
     """
     transcript = CallTranscript(path, call)
-    lines = transcript.texts_before(SEARCH_BYTES_MAX if go_apart is None else TAIL_BYTES_MAX)
+    lines = transcript.texts_before(SEARCH_BYTES_MAX if detach is None else TAIL_BYTES_MAX)
     if lines is None:
-        if go_apart is not None:
-            go_apart()
-        lines = _late_texts(transcript, written_s, 0.0 if go_apart is None else CREATED_S)
+        if detach is not None:
+            detach()
+        lines = _late_texts(transcript, written_s, 0.0 if detach is None else CREATED_S)
     return lines or []
 
 

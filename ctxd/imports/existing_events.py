@@ -49,7 +49,7 @@ _COMMAND: Final = re.compile(
 )
 """A slash command in a transcript of Claude Code, whose hook reports it as it was typed."""
 
-_HARMLESS: Final = frozenset({"response", "call", "compaction", "notice"})
+_OPTIONAL_KINDS: Final = frozenset({"response", "call", "compaction", "notice"})
 """Kinds of events that a transcript may have in another form than the hooks, or may lack after a kill."""
 
 Key = tuple[str, str | bytes]
@@ -110,7 +110,7 @@ class ExistingEvents:
                 self._reused.setdefault(native_call_id(event.call), OrderedDict())[event.call] = None
             for key in _keys(event)[:1]:
                 self._recorded[key] += 1
-                self._required[key] += event.sidechain is None and key[0] not in _HARMLESS
+                self._required[key] += event.sidechain is None and key[0] not in _OPTIONAL_KINDS
                 if _is_redacted(event) and (by_text := _text_key(event, _without_tags(_text(event)))) is not None:
                     self._redacted.setdefault(by_text, []).append(key)
         self._reused = {native: ids for native, ids in self._reused.items() if len(ids) > 1}
@@ -146,7 +146,7 @@ class ExistingEvents:
         """True once the transcript has contained every prompt and tool result of the session's conversation."""
         return all(self._met[key] >= times for key, times in self._required.items())
 
-    def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
+    def hides_context(self, delta: PlannedDelta) -> bool:
         """True for a delta without a message that would become the session's newest commit and so hide its context: the
         session continues a commit of another session and has none of its own yet."""
         is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued

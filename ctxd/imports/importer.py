@@ -57,10 +57,10 @@ _AT_ONCE: Final = 24
 """Groups of sources that are imported concurrently: commits of a chain wait for their parents' ids, and the daemon
 takes longer to commit most sources than it takes to plan them."""
 
-_TURN_BYTES: Final = 128 * 1024
+_BYTES_PER_CHECKPOINT: Final = 128 * 1024
 """Bytes that are planned between two checkpoints for other tasks."""
 
-_LIVE_MAX: Final = 16
+_KEPT_PLANS_MAX: Final = 16
 """Plans that are kept from one run to the next, so that a growing file is not read from its start again."""
 
 _QUIET_MS: Final = 3_600_000
@@ -178,7 +178,7 @@ class TranscriptImport:
                 planned = self._take_plan(path)
                 if planned is not None and self._is_watch and not planned.done.is_within_copy:
                     self._live[path] = planned
-            while len(self._live) > _LIVE_MAX:
+            while len(self._live) > _KEPT_PLANS_MAX:
                 self._live.pop(next(iter(self._live)))
 
     # --- sources ---
@@ -447,7 +447,7 @@ class TranscriptImport:
         parent = await self._parent(planned, delta.parent)
         lines = await self._repeated.content(planned, delta, parent, dry_run=self._dry_run)
         batches, existing = planned.batches, planned.plan.existing
-        is_wanted = existing is None or not existing.would_be_hidden_by(delta)
+        is_wanted = existing is None or not existing.hides_context(delta)
         is_newest = existing is not None and existing.note_beginning(delta)
         if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
             return
@@ -578,7 +578,7 @@ def _deltas(planned: PlannedSource, copies: CopyDetector) -> Iterator[PlannedDel
     unseen = 0
     for line in lines_of(source, done.size):
         unseen += len(line.source)
-        if unseen > _TURN_BYTES:
+        if unseen > _BYTES_PER_CHECKPOINT:
             yield None
             unseen = 0
         plan.keeps_cuts = line.end <= done.planned_before

@@ -1,10 +1,10 @@
 """One connection: from received bytes to replies.
 
-Owns a connection's buffers and its timers; knows no method. Complete lines are appended to the received block, and the
-scheduler gives the connection slices in which it parses some lines and starts their calls: a receive may contain
-thousands of lines, and parsing all at once would delay other connections. Each call gets one reply or the connection
-ends; a misbehaving peer affects only this connection; at most ``Limits.in_flight`` calls and one receive are in memory,
-and the bytes of replies that the peer has not read are bounded.
+Owns a connection's buffers and its timers; independent of the methods. Complete lines are appended to the received
+block, and the scheduler gives the connection slices in which it parses some lines and starts their calls: a receive may
+contain thousands of lines, and parsing all at once would delay other connections. Each call gets one reply or the
+connection ends; a misbehaving peer affects only this connection; at most ``Limits.in_flight`` calls and one receive are
+in memory, and the bytes of replies that the peer has not read are bounded.
 """
 
 import asyncio
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
             return False
         self._ending = True
-        return self._owes()
+        return self._has_pending_replies()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel calls that only this client needs; submitted writes continue."""
@@ -442,12 +442,12 @@ class Connection(asyncio.Protocol):
 
     # --- endings
 
-    def _owes(self) -> bool:
+    def _has_pending_replies(self) -> bool:
         """True if the client is waiting for a reply."""
         return bool(self._open or self._unsent or self._items or self._block)
 
     def _close_if_idle(self) -> None:
-        if not (self._draining or self._ending) or self._owes():
+        if not (self._draining or self._ending) or self._has_pending_replies():
             return
         if self._transport is not None:
             self._ending = True

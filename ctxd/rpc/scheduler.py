@@ -101,7 +101,7 @@ class RoundRobin:
         self._schedule()
 
     def close(self) -> None:
-        """Run no slice more."""
+        """Run no more slices."""
         self._ready.clear()
 
     def _schedule(self) -> None:
@@ -143,7 +143,7 @@ class ConnectionGroup:
         self._queued = False
 
     def run(self, member: Runnable, *, first: bool = False) -> None:
-        """As ``add``: no slice runs outside the round."""
+        """Same as ``add``; ``first`` is ignored."""
         self.add(member)
 
     def add(self, member: Runnable) -> None:

@@ -218,7 +218,7 @@ RECENT_CHARS_MAX: Final = 64 * 1024
 
 
 class LiveSession:
-    """A session in memory. ``state``, ``settings`` and ``mounts`` may be read freely; only ``commit`` and ``restate``
+    """A session in memory. ``state``, ``settings`` and ``mounts`` may be read freely; only ``submit`` and ``restate``
     change them, under ``lock``.
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
@@ -427,7 +427,7 @@ class LiveSession:
     ) -> Pending:
         """Submit ``write``, which purges events, and purge them from the live state: ``event``, ``delta``, ``preview``
         and ``settings`` return their argument without purged content; ``freed``: the characters that the chat loses.
-        Called under the lock, without an await since the decision. Raises: as ``commit``.
+        Called under the lock, without an await since the decision. Raises: as ``submit``.
         """
         self.require_current()
         pending = self.store.submit(write)

@@ -213,7 +213,7 @@ class TrackedFiles:
         kept = self.directories.get(directory)
         return [] if kept is None else list(kept.names)
 
-    def looked_at(self, directory: str) -> list[str]:
+    def polled_names(self, directory: str) -> list[str]:
         """The entries of ``directory`` that have to be polled because the system does not report their changes."""
         kept = self.directories.get(directory)
         if kept is None:
@@ -329,7 +329,7 @@ class Debouncer:
         return heap[0][0] if heap else None
 
     def take(self, now: float, limit: int) -> list[str]:
-        """Remove and return at most ``limit`` due keys, the longest overdue first; the caller reads them now."""
+        """Remove and return at most ``limit`` due keys, most overdue first; the caller must read them immediately."""
         self._quieten(now)
         taken: list[str] = []
         while len(taken) < limit and (at := self.next_at()) is not None and at <= now:

@@ -1,7 +1,7 @@
 """Trackers: watch the files that sessions lease, and report their changes, even if watching fails.
 
-Owns every watch. The last change of an attached file is always reported. If the system's watches fail, for one
-directory or for all, they are polled instead, the reason is logged, and watching is retried.
+All watches are created here. The last change of an attached file is always reported. If the system's watches fail,
+for one directory or for all, they are polled instead, the reason is logged, and watching is retried.
 """
 
 import os
@@ -46,7 +46,7 @@ SWEEP_SHARE: Final = 0.05
 """Share of the time that sweeps may take."""
 
 SWEEP_GAP_MAX_S: Final = 10.0
-"""Maximum seconds between two sweeps while a filesystem hangs: waiting for it costs nothing but time."""
+"""Maximum seconds between two sweeps while a filesystem hangs: polling a hung filesystem uses no CPU."""
 
 BATCH: Final = 1_000
 """Files attached, or reported, at a time."""
@@ -117,14 +117,14 @@ async def entries_at(
 ) -> list[PathEntry]:
     """The entry of each of ``paths``, see ``entry_of``; with ``responds`` False if its lookup hangs."""
 
-    def near(path: str) -> PathEntry | str:
+    def own_entry(path: str) -> PathEntry | str:
         """The entry, or the path that a symlink leads to."""
         try:
             return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
         except (OSError, ValueError):
             return entry_of(path, confinement, mounted)
 
-    found = await lookups.each(paths, near, _hung)
+    found = await lookups.each(paths, own_entry, _hung)
     leading: dict[str, list[str]] = {}
     for path, answer in zip(paths, found, strict=True):
         if isinstance(answer, str):
@@ -132,10 +132,10 @@ async def entries_at(
     if not leading:
         return [answer for answer in found if isinstance(answer, PathEntry)]
 
-    def far(target: str) -> list[PathEntry]:
+    def target_entries(target: str) -> list[PathEntry]:
         return [entry_of(path, confinement, mounted) for path in leading[target]]
 
-    led = await lookups.each(list(leading), far, lambda target: [_hung(path) for path in leading[target]])
+    led = await lookups.each(list(leading), target_entries, lambda target: [_hung(path) for path in leading[target]])
     linked = dict(zip((path for each in leading.values() for path in each), chain.from_iterable(led), strict=True))
     return [
         answer if isinstance(answer, PathEntry) else linked[path] for path, answer in zip(paths, found, strict=True)
@@ -170,7 +170,7 @@ class FileTrackers:
         sweep_s: float = SWEEP_S,
         hold_s: float = HOLD_S,
     ) -> None:
-        """``tracked`` is empty; ``polling`` polls ``tracked.looked_at``. ``lookups`` is shared with both watchers."""
+        """``tracked`` is empty; ``polling`` polls ``tracked.polled_names``; both watchers share ``lookups``."""
         self.tracked = tracked
         self.watcher = watcher
         self.events = 0
@@ -310,7 +310,7 @@ class FileTrackers:
                 await self._modes.give_up()
                 fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
                 await self._find_places(fresh)
-                await self._look_again(fresh)
+                await self._schedule_changed(fresh)
                 for key, file in fresh.items():
                     # A file that was released and leased again meanwhile is a new one.
                     if self.tracked.files.get(key) is file:
@@ -358,8 +358,8 @@ class FileTrackers:
         self._modes.emptied |= dict.fromkeys(emptied)
         return new
 
-    async def _look_again(self, files: Mapping[str, TrackedFile]) -> None:
-        """Make those of ``files`` due that may have changed before they were watched."""
+    async def _schedule_changed(self, files: Mapping[str, TrackedFile]) -> None:
+        """Schedule a read of each file of ``files`` that may have changed before its watch was added."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
         self._again([key for (key, file), entry in looked if entry.responds and entry.may_differ(file)])
@@ -483,5 +483,5 @@ def file_trackers(
         from ctxd.trackers.inotify_watcher import InotifyWatcher
 
         watcher = InotifyWatcher(lookups, confinement)
-    polling = PollingWatcher(clock, tracked.looked_at, lookups)
+    polling = PollingWatcher(clock, tracked.polled_names, lookups)
     return FileTrackers(clock, tracked, watcher, polling, lookups, confinement, report)

@@ -203,7 +203,7 @@ class WatchModes:
             if self._follow(directory, found.get(directory, refused), polled=directory not in found):
                 returned.append(directory)
         recovered = [directory for directory in returned if directory not in degraded]
-        needed = {directory: bool(self._tracked.looked_at(directory)) for directory in recovered}
+        needed = {directory: bool(self._tracked.polled_names(directory)) for directory in recovered}
         await self._stop_polling([directory for directory in recovered if not needed[directory]])
         await self.poll([directory for directory in recovered if needed[directory]])
         return returned

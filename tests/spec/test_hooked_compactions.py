@@ -165,5 +165,5 @@ def test_a_pi_compaction_with_its_kept_entry_does_not_wait_for_the_transcript(
     hooked = {"hook_event_name": "PostCompact", "compact_summary": "Short.", "kept_from": "a1b2"}
     event = HookedEvent("claude-code", json.dumps({**hooked, "transcript_path": str(transcript)}).encode())
     order = EventOrder("/run/none.sock", "0-1", event)
-    monkeypatch.setattr(order, "go_apart", lambda: pytest.fail("it waits"))
+    monkeypatch.setattr(order, "detach", lambda: pytest.fail("it waits"))
     assert with_transcript_lines(event, order) == event.raw

@@ -75,7 +75,7 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
     marker.write_text("1")
     fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    polling = PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock()))
     trackers = make_trackers(tracked, fake, polling, hold_s=60.0)
     async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
         await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
@@ -109,7 +109,7 @@ async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Pat
     file.write_text("1")
     fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))
+    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock())))
     async with running(tmp_path / "state") as world, tracking(world, trackers) as made:
         await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
         id = await world.read("s", file)

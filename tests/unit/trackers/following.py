@@ -135,4 +135,4 @@ class Meddled(FakeWatcher):
 def meddled(tmp_path: Path, meanwhile: Callable[[], None]) -> FileTrackers:
     fake, tracked = Meddled(meanwhile), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    return make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))
+    return make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock())))

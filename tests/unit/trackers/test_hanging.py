@@ -105,7 +105,7 @@ def make(far: Far, tmp_path: Path) -> Make:
         tracked, told, fake = TrackedFiles(), list[tuple[str, str, str]](), FarWatcher(lookups, far)
         fake.mkdir(str(tmp_path.resolve() / "near"))
         fake.mkdir(str(far.place))
-        polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups)
+        polling = PollingWatcher(SystemClock(), tracked.polled_names, lookups)
         trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, lookups=lookups,
             report=lambda *said: told.append(said),
         )  # fmt: skip

@@ -58,7 +58,7 @@ class CountedPolling(PollingWatcher):
     """``looked_at``: the directories that it polls."""
 
     def __init__(self, tracked: TrackedFiles) -> None:
-        super().__init__(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
+        super().__init__(SystemClock(), tracked.polled_names, Lookups(SystemClock()), interval_s=0.02)
         self.looked_at = set[str]()
 
     async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
@@ -104,7 +104,7 @@ async def test_after_an_overflow_and_after_an_unmount_every_file_is_looked_at(tm
         Path(path).write_text("1")
     fake, tracked = FakeWatcher(), TrackedFiles()
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    polling = PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock()))
     trackers = make_trackers(tracked, fake, polling, sweep_s=0.05)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
@@ -146,7 +146,7 @@ async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path
     fake, tracked = FakeWatcher(), TrackedFiles()
     lookups = Lookups(SystemClock(), mountinfo=str(mounts))
     fake.mkdir(str(tmp_path))
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, lookups, interval_s=0.02)
+    polling = PollingWatcher(SystemClock(), tracked.polled_names, lookups, interval_s=0.02)
     trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, lookups=lookups)
     async with running(trackers, {"a": str(file)}) as handed:
         await following(trackers, handed)
@@ -156,7 +156,7 @@ async def test_a_file_that_is_mounted_from_elsewhere_is_looked_at(tmp_path: Path
         file.write_text("written where it comes from")
         await handed.last("a", "written where it comes from")
         mounts.write_text(root)
-        await handed.until(lambda: not tracked.looked_at(str(tmp_path)))
+        await handed.until(lambda: not tracked.polled_names(str(tmp_path)))
 
 
 @pytest.mark.anyio

@@ -78,11 +78,11 @@ def test_only_files_without_change_events_are_polled() -> None:
     tracked = TrackedFiles()
     taken(tracked, "s", "a", "/d/a")
     taken(tracked, "s", "b", "/d/b")
-    assert sorted(tracked.looked_at("/d")) == ["a", "b"]
+    assert sorted(tracked.polled_names("/d")) == ["a", "b"]
     tracked.follow("/d", "watched", "", 0)
-    assert tracked.looked_at("/d") == []
+    assert tracked.polled_names("/d") == []
     tracked.place("b", [("/d", "b")], linked=True)
-    assert tracked.looked_at("/d") == ["b"], "what is written through another name is not told"
+    assert tracked.polled_names("/d") == ["b"], "what is written through another name is not told"
 
 
 def test_leases_end_at_their_time_unless_they_are_renewed() -> None:

@@ -80,7 +80,7 @@ async def test_leasing_or_releasing_a_file_checks_no_other_file(tmp_path: Path, 
     one, before = str(tmp_path / place / "b"), str(tmp_path / "d3" / "before")
     for path in (*files.values(), one, before):
         Path(path).write_text("1")
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()))
+    polling = PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock()))
     trackers = make_trackers(tracked, fake, polling, sweep_s=3600, lookups=lookups)
     async with running(trackers, files) as handed:
         await following(trackers, handed)
@@ -135,7 +135,7 @@ async def test_unrenewed_leases_expire_and_kept_ones_do_not(tmp_path: Path) -> N
     trackers = make_trackers(
         tracked,
         fake,
-        PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())),
+        PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock())),
         lease_s=0.05,
         sweep_s=0.02,
     )
