@@ -46,7 +46,7 @@ def behaviour(found: dict[str, list[str]]) -> str:
                 sentence = row.sentence.replace("|", r"\|")
                 lines.append(f"| {row.id} | {sentence} | {row.source} | {proof} |")
     proven = sum(1 for row in REQUIREMENTS if found.get(row.id))
-    return "\n".join([f"{proven} of {len(REQUIREMENTS)} sentences are proven by a test.", *lines, ""])
+    return "\n".join([f"{proven} of {len(REQUIREMENTS)} requirements are covered by a test.", *lines, ""])
 
 
 def main() -> int:
