@@ -54,7 +54,7 @@ def remedy(place: SocketPlace, reason: OSError) -> str:
     if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:
         return f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter one"
     if place.origin in ("argument", "CTXD_SOCKET"):
-        return f"start the daemon of this socket: ctxd run --state-dir DIR --socket {place.path}, with its DIR"
+        return f"start the daemon: ctxd run --state-dir DIR --socket {place.path} (DIR is its state directory)"
     places = ", ".join(each.path for each in socket_places(os.environ) if each.path != place.path)
     return (
         "start a daemon: ctxd run, or ctxd service install; or name its socket: --socket PATH or CTXD_SOCKET=PATH"

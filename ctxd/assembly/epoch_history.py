@@ -82,7 +82,7 @@ class EpochHistory:
             number = first
         raise CtxdError(
             "assembly_not_found",
-            f"session {live.session} had no request by then",
+            f"session {live.session} had sent no request at that point",
             hint="Only assemblies in the layout append have a context epoch: context.assemble with a request format.",
         )
 

@@ -152,7 +152,7 @@ class Archive:
         stored = await self._find(session, number, turn, at)
         recorded = read_record(stored)
         if bytes_max is not None and recorded.bytes > bytes_max:
-            message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
+            message = f"assembly {recorded.number} has {recorded.bytes:,} bytes; the limit is {bytes_max:,}"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
         if recorded.window is not None and recorded.renderer in WINDOW_RENDERERS:
             return await self._show_window(session, recorded, ReadBound(session, bytes_max))
@@ -243,7 +243,7 @@ class Archive:
             await self._sessions.live(session)
             raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint="Call context.assemble.")
         if number is not None:
-            hint = f"They are numbered from 1 to {read_record(newest).number}."
+            hint = f"Valid numbers are 1 to {read_record(newest).number}."
             raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
         return newest if turn is None and at is None else await self._newest_of(session, turn, at, newest)
 
@@ -335,7 +335,7 @@ async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], *, has_
         return _showed(id, "a text of the system context that was purged")
     if await _says_purged(live):
         return _showed(id, f"content of {chat_id(live.session)} that was purged")
-    message = f"{id} renders to other text than was recorded"
+    message = f"{id} no longer renders to the recorded text"
     return CtxdError("corrupt", message)
 
 

@@ -64,7 +64,7 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
     if model is None:
         raise CtxdError(
             "invalid_params",
-            "no model given, and the session has no reply to take it from",
+            "no model given, and none can be inferred: the session has no replies yet",
             hint="Give model, as the provider names it.",
             outcome="not_applied",
         )
@@ -73,7 +73,7 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
         formats = [name for name, provider in PROVIDERS.items() if provider in (None, known.provider)]
         raise CtxdError(
             "invalid_params",
-            f"the model {model!r} is of the provider {known.provider}, which does not take {wanted.format}",
+            f"model {model!r} is from provider {known.provider}, which does not support format {wanted.format}",
             hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
             outcome="not_applied",
         )
@@ -104,6 +104,6 @@ def _require_declarable(tools: Sequence[ToolDeclaration]) -> None:
     for tool in tools:
         if tool.name in names or tool.input_schema.get("type") != "object":
             fault = "is declared twice" if tool.name in names else 'has an input_schema whose "type" is not "object"'
-            hint = "Providers want every name once, and a JSON Schema of an object."
+            hint = "Tool names must be unique, and each schema must be of type object."
             raise CtxdError("invalid_params", f"the tool {tool.name} {fault}", hint=hint, outcome="not_applied")
         names.add(tool.name)

@@ -95,7 +95,8 @@ def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
     """The error for a context of at least ``chars`` characters, above the limit ``chars_max``."""
     return CtxdError(
         "too_large",
-        f"the context of session {session} has at least {chars:,} characters, {chars_max:,} are assembled here at most",
+        f"the context of session {session} has at least {chars:,} characters; "
+        f"the limit for one assembly is {chars_max:,}",
         hint="Deactivate objects, collapse tool calls, or continue in a new session.",
         outcome="not_applied",
     )

@@ -30,5 +30,6 @@ def code_of(error: CallFailed) -> int:
 
 def stop_for(error: CallFailed) -> Stop:
     """Convert a failed call to the program's exit code and error line."""
-    unsure = "it may have been applied; " if error.outcome == "unknown" else ""
-    return Stop(code_of(error), error.message, hint=unsure + clause(in_commands(error.hint)), symbol=error.code)
+    unsure = "the operation may have been applied" if error.outcome == "unknown" else ""
+    hint = "; ".join(filter(None, (unsure, clause(in_commands(error.hint)))))
+    return Stop(code_of(error), error.message, hint=hint, symbol=error.code)

@@ -65,7 +65,7 @@ class Invocation:
         """Print once why a call takes long: its ``failure``, after which it is repeated."""
         if elapsed_s >= _QUIET_S and not self._is_retry_noted:
             self._is_retry_noted = True
-            self.screen.note(f"trying again for up to {self.deadline_s:g} s: {failure.message}")
+            self.screen.note(f"{failure.message}; retrying for up to {self.deadline_s:g} s")
 
     def socket_path(self) -> str | None:
         """The socket named by ``--socket``, ``$CTXD_SOCKET`` or a configuration file; None for the default places."""

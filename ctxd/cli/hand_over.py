@@ -140,7 +140,7 @@ def _content(client: SyncClient, commit: str, harness: HarnessCommand, losses: L
     made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
     if made.size > CONTEXT_BYTES_MAX:
         limit = size(CONTEXT_BYTES_MAX)
-        message = f"the context of {commit} has {made.size:,} bytes, a harness can use {limit} at most"
+        message = f"the context of {commit} has {made.size:,} bytes; the limit for a hand-over is {limit}"
         raise Stop(FAILURE, message, hint="start from a commit after a compaction")
     content, made = downloaded(client, commit, format=events_v1.NAME)
     for part in made.lost:

@@ -50,7 +50,7 @@ def scan(
 ) -> int:
     """Look for secrets in PATHS, or in the data of the daemon.
 
-    Folders in PATHS are searched whole, - is standard input, and the default is the current folder. The data of the
+    Folders are searched recursively; '-' reads standard input; the default is the current folder. The data of the
     daemon, with --session or --all, is files, tool calls, system prompts, setting entries, declared tools, and chats
     turn by turn.
 

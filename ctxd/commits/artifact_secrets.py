@@ -64,6 +64,6 @@ class ArtifactSecrets:
                 address, first = await self._process.searched(capture, memory.descriptor)
         if first is not None and policy == "redact":
             message = f"the artifact has a secret, {first.rule} at byte {first.start:,}, and cannot be redacted"
-            hint = "Put it without the secret. What was uploaded is removed."
+            hint = "Remove the secret and upload again. The rejected upload was deleted."
             raise SecretInArtifact("unsupported", message, hint=hint, outcome="not_applied")
         return SearchedArtifact(address, {} if first is None else to_payload(capture.secrets))

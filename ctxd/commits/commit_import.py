@@ -68,7 +68,7 @@ class CommitImports(Commits):
             self._require_datable(viewer, one.valid_time)
             if one.after is not None and (one.parent is not None or one.after >= number):
                 message = f"deltas[{number}].after is {one.after}"
-                hint = "Give parent or after, and in after the number of an earlier delta of the call, from 0."
+                hint = "Set either parent or after; after is the zero-based index of an earlier delta in this call."
                 raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         imported = await self._imported(policy, params)
         # One at a time for each session: the other may be writing the same commits.

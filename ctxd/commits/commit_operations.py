@@ -154,7 +154,7 @@ class Commits(CommitReads):
         if params.artifact is None:
             return None
         if viewer.is_confined:
-            message = "artifact is for the host's own connections: a sandbox sends its deltas"
+            message = "artifact is only allowed on host connections; a sandbox must send the delta inline"
             raise CtxdError("invalid_params", message, hint="Send delta or delta_base64.", outcome="not_applied")
         held = await self.store.hold_artifact(params.artifact)
         if held.size > DELTA_BYTES_MAX:
@@ -327,7 +327,7 @@ class Commits(CommitReads):
             for stored in found:
                 if not viewer.owns(stored):
                     commit = commit_id(stored.document.id)
-                    message = f"commit {commit} is of the session that yours continues from, and cannot be changed"
+                    message = f"commit {commit} is inherited from the parent session and is read-only here"
                     raise CtxdError("invalid_params", message, hint="Change your own commits.", outcome="not_applied")
             if not self.store.is_purging():
                 return found
@@ -345,7 +345,7 @@ class Commits(CommitReads):
 
     def _require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
         if valid_time is not None and viewer.is_confined:
-            message = "valid_time is for the host's own connections: a sandbox cannot set it"
+            message = "valid_time is only allowed on host connections; a sandbox cannot set it"
             raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
 
     def _require_kept(self, session: str | None) -> None:

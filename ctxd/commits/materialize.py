@@ -128,7 +128,7 @@ class Materializer:
             next_offset = end if end < size else None
             return msgspec.structs.replace(figures, content_base64=_base64(piece), next_offset=next_offset)
         if size > whole_max:
-            message = f"the context has {size:,} bytes, {whole_max:,} are returned at once"
+            message = f"the context has {size:,} bytes; a single reply is limited to {whole_max:,}"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
         if size >= PASSED_BYTES_MIN and _is_passed(viewer, params):
             # A prepared copy is an array's, so passing it decodes nothing.
@@ -170,7 +170,7 @@ class Materializer:
             if isinstance(each, Walked) and each.content_ref is None:
                 raise _purged(each)
         if (total := sum(each.size for each in parts)) > CONTEXT_BYTES_MAX:
-            message = f"the deltas of the context have {total:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
+            message = f"the deltas of the context have {total:,} bytes; the limit is {CONTEXT_BYTES_MAX:,}"
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
         failure: CtxdError | SnapshotGone | None = None  # A group would wrap it.
         async with anyio.create_task_group() as group:

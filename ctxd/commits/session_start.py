@@ -268,7 +268,7 @@ class SessionStart:
         made = await self._materializer.context(viewer, wanted)
         size = made.figures.size
         if size > CHAT_BYTES_MAX:
-            message = f"the context of {commit} has {size:,} bytes, a session begins with {CHAT_BYTES_MAX:,} at most"
+            message = f"the context of {commit} is {size:,} bytes; a session can start from at most {CHAT_BYTES_MAX:,}"
             hint = "Commit a compaction after it, and start from that."
             raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
         known = None if fields.session is None else self._sessions.catalog.newest(fields.session)
@@ -331,7 +331,7 @@ def _require_one(context: StartContext) -> None:
         message = "a context is exactly one of commit, session and principal"
         raise CtxdError("invalid_params", message, hint="Leave context out for an empty one.", outcome="not_applied")
     if context.project is not None and context.principal is None:
-        message = "project goes with principal"
+        message = "project requires principal"
         raise CtxdError("invalid_params", message, hint="Give an empty principal for your own.", outcome="not_applied")
     if context.session is None and (context.valid_time, context.tx) != (None, None):
         message = "valid_time and tx are moments of a session"

@@ -98,7 +98,7 @@ def combined(*groups: Iterable[Component[Any]]) -> dict[str, Component[Any]]:
             if component.key in found or not 0 < len(component.key) <= KEY_CHARS_MAX:
                 raise CtxdError(
                     "corrupt",
-                    f"the component key {component.key[:100]!r} is repeated or no key",
+                    f"the component key {component.key[:100]!r} is duplicated or malformed",
                     hint="Report this as a fault of ctxd: each provider has a namespace of its own.",
                     outcome="not_applied",
                 )

@@ -357,7 +357,7 @@ class Sandboxes:
             if settings.mounts != wanted.mounts:
                 raise CtxdError(
                     "invalid_params",
-                    f"session {session} has other mounts than the sandbox",
+                    f"session {session} has different mounts from the sandbox",
                     hint="Register the sandbox with the mounts that its sessions were made with, or leave them out.",
                     outcome="not_applied",
                 )

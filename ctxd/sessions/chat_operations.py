@@ -74,11 +74,11 @@ def events_from(messages: Sequence[Message], events: Sequence[Event]) -> tuple[E
 
 def _event_from(message: Message) -> Event:
     if message.role != "toolcall" and message.toolcall is not None:
-        raise CtxdError("invalid_params", f"a message of role {message.role} names no tool call")
+        raise CtxdError("invalid_params", f"a message with role {message.role!r} must not reference a tool call")
     if message.role == "toolcall" and (message.toolcall is None or message.content):
         raise CtxdError(
             "invalid_params",
-            "a message of role toolcall names its tool call and has no content",
+            "a message with role 'toolcall' must reference a tool call and have no content",
             hint="Keep the output with toolcall.record, then append a message with its id.",
         )
     if message.role == "user" and not message.content:
@@ -102,7 +102,7 @@ def _kept(state: SessionState, session: str, event: Event) -> Event:
     if event.text or event.attachments:
         raise CtxdError(
             "invalid_params",
-            "a tool result that names its object has no text and no attachments",
+            "a tool result with `object` must not have text or attachments",
             hint="Keep the output with toolcall.record, and append a result with the object alone.",
         )
     id = resolve(state, session, event.object, "toolcall")

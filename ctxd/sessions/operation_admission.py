@@ -92,6 +92,6 @@ def admitted(
 def _require_datable(sessions: Sessions, actor: Actor, valid_time: int) -> None:
     """Raises: CtxdError invalid_params unless ``actor`` may write at ``valid_time``."""
     if actor.is_confined:
-        message = "valid_time is for the host's own connections: a sandbox cannot set it"
+        message = "valid_time is only allowed on host connections; a sandbox cannot set it"
         raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
     sessions.store.require_past((valid_time,))

@@ -1,7 +1,7 @@
 """Reconciliation of a session's files with their sources, and attribution of changes that a tracker found first.
 
-``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); no file leaves its sets, and at
-most one slice of new versions that are not durable is in memory. ``attribute`` attributes a version that a tracker
+``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); set membership is unchanged, and
+at most one slice of new versions that are not durable is in memory. ``attribute`` attributes a version that a tracker
 stored to the session that reports it as its edit: it is stored again under that session's name, so the other readers
 get a notice with the author, and the author gets none. The first session to report a change is its author.
 """
@@ -64,7 +64,7 @@ def write_batches(documents: Sequence[Document]) -> Iterator[Sequence[Document]]
 
 
 async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
-    """Turn ``indexed``, an edit whose version is already stored, into a new version by the session that reports it.
+    """Re-attribute ``indexed``, an edit whose version is already stored, to the reporting session, as a new version.
 
     Returned unchanged unless a tracker stored that version and it is still the newest. As with ``Indexer.index``,
     submit the result before awaiting anything else.
@@ -104,7 +104,10 @@ async def until_durable(store: VersionStore, basis: int) -> None:
     durable = store.head()
     if durable is None or durable.seq < basis:
         raise CtxdError(
-            "store_failed", "the version this rests on was lost", hint="Send it again.", outcome="not_applied"
+            "store_failed",
+            "the version that this write depends on was lost",
+            hint="Send it again.",
+            outcome="not_applied",
         )
 
 

@@ -301,7 +301,7 @@ def test_a_format_that_the_provider_of_the_model_does_not_take_is_refused_before
     s.append(events=[PromptEvent(text="Go on.")])
     with pytest.raises(InvalidCall) as caught:
         s.assemble(format="openai-responses", model=f"{MODEL}-20250929", layout=layout)
-    assert "is of the provider anthropic, which does not take openai-responses" in str(caught.value)
+    assert "is from provider anthropic, which does not support format openai-responses" in str(caught.value)
     assert "anthropic-messages or openai-chat" in str(caught.value.hint)
     with pytest.raises(InvalidCall) as caught:
         s.assemble(format="anthropic-messages", model="gpt-5", layout=layout)

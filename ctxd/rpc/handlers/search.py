@@ -22,7 +22,7 @@ class SearchCalls:
             raise CtxdError("session_not_found", "there is no session to search", hint="Name a session.")
         if params.project is not None:
             # The project's directory would be looked up on the host.
-            raise CtxdError("invalid_params", "project is for the host's own connections", hint="Leave project out.")
+            raise CtxdError("invalid_params", "project is only allowed on host connections", hint="Leave project out.")
         found = await self._search.query(params)
         # The length of the host's journal would reveal the activity of others.
         return msgspec.structs.replace(found, behind=min(1, found.behind))

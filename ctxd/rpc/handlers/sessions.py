@@ -148,7 +148,7 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
         async for turn in found:
             size += text_size(turn.messages)
             if size > most and not turns:
-                message = f"turn {first} of the chat has {size:,} characters, and an answer at most {most:,}"
+                message = f"turn {first} of the chat has {size:,} characters; a reply is limited to {most:,}"
                 raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
             if size > most:
                 break
@@ -171,7 +171,7 @@ def _start(params: chat.EventLogParams) -> EventPosition:
     if found is None:
         raise CtxdError("invalid_params", f"invalid cursor {cursor[:50]!r}", hint="Pass next_cursor unchanged.")
     if found[3] != cursor_mark(params.session):
-        message = f"cursor {cursor!r} is not of session {params.session}"
+        message = f"cursor {cursor!r} does not belong to session {params.session}"
         raise CtxdError("invalid_params", message, hint="Pass next_cursor to the session that returned it.")
     return int(found[1]), int(found[2])
 
@@ -191,7 +191,7 @@ async def _logged(
                     continue
                 size += events_size((event,))
                 if size > most and not found:
-                    message = f"event {turn}.{place} of the chat has {size:,} bytes, and an answer at most {most:,}"
+                    message = f"event {turn}.{place} of the chat has {size:,} bytes; a reply is limited to {most:,}"
                     raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
                 if size > most or len(found) == limit:
                     return found, f"{turn}.{place}.{cursor_mark(live.session)}"

@@ -249,7 +249,7 @@ def test_keys_are_unique_and_of_a_bounded_length() -> None:
     one: Component[Number] = Scripted("core/a", 1)
     assert combined([one], [Scripted("core/b", 1)]).keys() == {"core/a", "core/b"}
     for key in ("core/a", "", "x" * 1025):
-        with pytest.raises(CtxdError, match="repeated or no key"):
+        with pytest.raises(CtxdError, match="duplicated or malformed"):
             combined([one], [Scripted(key, 2)])
 
 
