@@ -12,7 +12,10 @@ _DEADLINE_S: Final = 10.0
 """Maximum seconds for each call of the daemon: a model waits for the result."""
 
 
-@click.command(cls=Command, examples="claude mcp add ctxd -- ctx mcp\ncodex mcp add ctxd -- ctx mcp")
+@click.command(
+    cls=Command,
+    examples="claude mcp add ctxd -- ctx mcp\nclaude mcp add ctxd -- ctx mcp -s s1\ncodex mcp add ctxd -- ctx mcp",
+)
 @session_option
 @common
 def mcp(run: Invocation, session: str | None) -> None:
@@ -20,7 +23,8 @@ def mcp(run: Invocation, session: str | None) -> None:
 
     It uses standard input and output. Its tools let a model list, activate, deactivate and pin the objects of its
     context, commit it, and search earlier text; its resources are ctx://object/ID and ctx://commit/ID. It uses the
-    ctxd session that captures the harness's session, else the default session. It needs the extra "mcp".
+    ctxd session that captures the harness's session, else the default session; if several sessions are open, name one
+    with -s. A search covers all sessions. It needs the extra "mcp".
     """
     try:
         from ctxd.cli.mcp_server import serve

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from ctxd import __version__
 from ctxd.cli.call_failures import stop_for
 from ctxd.cli.common_options import Invocation
-from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.config import ConfigError
@@ -184,7 +184,7 @@ class _Handlers:
         """Run a tool; a failure is returned as a text for the model, with the remedy."""
 
         def call() -> types.CallToolResult:
-            with self._opened(context) as session:
+            with self._opened(context, searches=params.name == "context_search") as session:
                 text = session.handle(params.name, params.arguments or {})
             if params.name == "context_activate" and not isinstance(text, ToolError):
                 # A harness that makes its own requests gets the content only if the model reads the resource.
@@ -250,12 +250,13 @@ class _Handlers:
             raise MCPError(types.INVALID_PARAMS, _line(stop)) from None
 
     @contextmanager
-    def _opened(self, context: Context) -> Iterator[SyncSession]:
-        """Connect for one call, and find its session. Raises: Stop for every failure of a call."""
+    def _opened(self, context: Context, *, searches: bool = False) -> Iterator[SyncSession]:
+        """Connect for one call, and find its session; a search covers all sessions and needs none. Raises: Stop for
+        every failure of a call."""
         meta: Mapping[str, Any] = {**(context.meta or {})}
         try:
             with self._run.client() as client:
-                yield SyncSession(client, session_of_call(client, self._session, meta, os.environ))
+                yield SyncSession(client, "" if searches else session_of_call(client, self._session, meta, os.environ))
         except CallFailed as failure:
             raise stop_for(failure) from None
         except ConfigError as error:
@@ -283,7 +284,13 @@ def session_of_call(client: SyncClient, given: str | None, meta: Mapping[str, An
         hint = "ctx install connects the harness; or name a session: CTXD_SESSION in the server's environment"
         message = f"no session captures the harness's session {native[0]}"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="session_not_found")
-    return named_session(client, given)
+    try:
+        return named_session(client, given)
+    except Stop as stop:
+        if stop.code != USAGE:
+            raise
+        hint = "ask the user to name one in the command of this server: ctx mcp -s SESSION"
+        raise Stop(USAGE, stop.message, hint=hint) from None
 
 
 def _native_ids(meta: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:

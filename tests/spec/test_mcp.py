@@ -160,12 +160,30 @@ def test_a_call_of_a_session_that_nothing_captures_changes_no_other(
             assert f"no session captures the harness's session {NATIVE}9999" in text and "ctx install" in text
             with pytest.raises(MCPError, match="ctx install"):
                 await read(harness, f"ctx://object/{s.id}-call")
+            assert await called(harness, "context_search", {"query": "nowhere"}) == 'No text has all of "nowhere".'
         async with connected(daemon, "-s", "no-such-session") as harness:
             text = await called(harness, "context_checkpoint")
             assert text == "Error: no such session: no-such-session; ctx session ls lists them"
 
     run(scene)
     assert not client.session_get(s.id).session.pinned_set
+
+
+@pytest.mark.requirement("MCP-3")
+def test_while_several_sessions_are_open_the_user_is_to_name_one_and_a_search_needs_none(
+    daemon: Running, start: Any
+) -> None:
+    for _ in range(2):
+        start().user("Look.")
+
+    async def scene() -> None:
+        async with connected(daemon) as harness:
+            text = await called(harness, "context_list")
+            assert text.startswith("Error: several sessions are open") and "\n" not in text
+            assert text.endswith("; ask the user to name one in the command of this server: ctx mcp -s SESSION")
+            assert await called(harness, "context_search", {"query": "nowhere"}) == 'No text has all of "nowhere".'
+
+    run(scene)
 
 
 @pytest.mark.requirement("MCP-4")
