@@ -1,6 +1,7 @@
 """``ctx scan``: find secrets in files and in the daemon's store.
 
-A secret itself is never shown: only its rule, its place, and a tag, which is equal for equal secrets.
+A secret itself is never shown: only its rule and its place, and in the daemon's data a tag, which is equal for equal
+secrets.
 """
 
 import os
@@ -27,13 +28,14 @@ _LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 _PAGE: Final = min(500, PAGE_ITEMS_MAX)
 
 
-class FoundSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """One secret: its place, the line it begins on (0 for arguments, metadata and chats), the rule, its tag."""
+class FoundSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One secret: its place, the line it begins on (0 for arguments, metadata and chats), the rule, and in the daemon's
+    data its tag. A tag needs the daemon's key, so files on disk have none."""
 
     place: str
     line: int
     rule: str
-    tag: str
+    tag: str = ""
 
 
 @click.command(
@@ -52,15 +54,16 @@ def scan(
 
     Folders are searched recursively; '-' reads standard input; the default is the current folder. The data of the
     daemon, with --session or --all, is files, tool calls, system prompts, setting entries, declared tools, and chats
-    turn by turn.
+    turn by turn; equal secrets there have equal tags.
 
     Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """
     if paths and (session or everything):
         raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
-    if history and not (session or everything):
+    in_daemon = everything or bool(session)
+    if history and not in_daemon:
         raise click.UsageError("--history goes with --session or --all: files on disk have no versions")
-    if session or everything:
+    if in_daemon:
         hits, scanned = _stored(run, session, history)
     else:
         hits, scanned = _on_disk(run, paths or (Path(),), rules)
@@ -68,9 +71,10 @@ def scan(
         run.screen.document({"items": hits, "scanned": scanned})
     else:
         if hits:
-            rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag) for hit in hits]
-            run.screen.table(("PLACE", "LINE", "RULE", "TAG"), rows, right=(1,))
-        searched = "object" if session or everything else "file"
+            columns = ("PLACE", "LINE", "RULE", "TAG") if in_daemon else ("PLACE", "LINE", "RULE")
+            rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag)[: len(columns)] for hit in hits]
+            run.screen.table(columns, rows, right=(1,))
+        searched = "object" if in_daemon else "file"
         run.screen.note(f"{count(len(hits), 'secret')} in {count(scanned, searched)}")
     return FOUND if hits else OK
 
@@ -94,11 +98,7 @@ def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tu
         scanned += 1
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
-            hits.append(
-                FoundSecret(
-                    place=guard.redacted(place), line=line, rule=hit.rule, tag=guard.tag(data[hit.start : hit.end])
-                )
-            )
+            hits.append(FoundSecret(place=guard.redacted(place), line=line, rule=hit.rule))
     return hits, scanned
 
 

@@ -20,6 +20,8 @@ def test_ctx_scan_finds_secrets_on_disk_and_never_shows_them(daemon: Running, tr
     assert found.returncode == 8
     (hit,) = json.loads(found.stdout)["items"]
     assert (hit["rule"], hit["line"]) == ("github-token", 2) and hit["place"].endswith("a/conf")
+    texts = [ctx(daemon.socket, "scan", str(tree)).stdout for _ in range(2)]
+    assert texts[0] == texts[1] and texts[0].split("\n")[0].split() == ["PLACE", "LINE", "RULE"] and "tag" not in hit
     assert TOKEN not in found.stdout + found.stderr
     assert ctx(daemon.socket, "scan", str(tree / "clean.txt")).returncode == 0
     assert ctx(daemon.socket, "scan", "-", stdin=f"a {OTHER}").returncode == 8
