@@ -52,8 +52,9 @@ _BY_SIGNAL: Final = 128
 )  # fmt: skip
 @click.option("--parent", metavar="COMMIT", help="Continue the chain of this commit.")
 @click.option(
-    "--session", "-s", metavar="SESSION", help="Session of the commits; its newest commit is continued by default."
-)
+    "--session", "-s", metavar="SESSION",
+    help="Session of the commits; its newest commit is continued by default. Without it, they belong to no session.",
+)  # fmt: skip
 @click.option("--new", "is_new", is_flag=True, help="Begin a new chain even if the session has commits.")
 @click.option("--template", default="", metavar="NAME", help="Template of the agent.")
 @click.option("--ticket", default="", metavar="ID", help="The ticket that the agent works on.")

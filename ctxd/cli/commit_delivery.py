@@ -377,7 +377,8 @@ class CommitDelivery:
         if self._left:
             note(f"ctx capture: {count(self._left, 'commit')} left to the hooks of the session {self._hooked()}")
         if self._made:
-            note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
+            where = "" if self._chain.session else ", in no session (--session names one)"
+            note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}{where}")
         if self._file is not None and stored:
             where = f"{count(stored, 'commit')} not delivered, stored in {self._file.path}"
             note(f"ctx capture: {where}: {self._why()}; resolve this, and the next ctx capture delivers them")

@@ -148,7 +148,9 @@ def test_output_and_exit_code_of_the_agent_are_unchanged(own: Running) -> None:
     assert ran.returncode == alone.returncode == 7
     with connect_sync(own.socket) as client:
         commits = chain(client)
-        assert ran.stderr.decode() == f"ctx capture: 4 commits, the newest is {commits[-1].commit}\n"
+        assert ran.stderr.decode() == (
+            f"ctx capture: 4 commits, the newest is {commits[-1].commit}, in no session (--session names one)\n"
+        )
         found = events(client, commits[-1].commit)
     assert kinds(found) == [*TURN_KINDS, "Opaque", "Opaque", "Opaque"]
     raw = [event.data for event in found[-3:] if isinstance(event, OpaqueEvent)]
