@@ -348,16 +348,16 @@ def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:
     match seen.state:
         case UnavailableSource(kind="missing", why=why) if is_known:
             hint = "Try again once the directory or the disk is back."
-            message = f"read failed unreachable file path={shown}: {why}"
+            message = f"cannot reach the file {shown}: {why}"
             return CtxdError("source_unreachable", message, hint=hint, outcome="not_applied")
         case UnavailableSource(escapes=True, why=why):
             hint = "Send the file's content with the call."
-            message = f"read failed path={shown}: {why}"
+            message = f"cannot read {shown}: {why}"
             return CtxdError("path_escapes_mount", message, hint=hint, outcome="not_applied")
         case UnavailableSource(kind="special", why=why):
             return CtxdError(
                 "unsupported",
-                f"read failed path={shown}: {why}",
+                f"cannot read {shown}: {why}",
                 hint="Only regular files are indexed.",
                 outcome="not_applied",
             )
@@ -365,12 +365,10 @@ def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:
             hint = "Send the file's content with the call."
             return CtxdError(
                 "source_unreachable",
-                f"read failed unreadable file path={shown}: {why}",
+                f"cannot read the file {shown}: {why}",
                 hint=hint,
                 outcome="not_applied",
             )
         case _:
             hint = "Give the path as the agent knows it; a relative one starts at the session's working directory."
-            return CtxdError(
-                "file_not_found", f"read failed missing file path={shown}", hint=hint, outcome="not_applied"
-            )
+            return CtxdError("file_not_found", f"no file {shown}", hint=hint, outcome="not_applied")

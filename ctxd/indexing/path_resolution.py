@@ -140,7 +140,7 @@ class HostVisibility:
 def _timed_out(path: str) -> CtxdError:
     return CtxdError(
         "source_unreachable",
-        f"read failed unreadable file path={path}: its file system does not respond",
+        f"cannot read the file {path}: its file system does not respond",
         hint="Send it again once it does.",
         outcome="not_applied",
     )

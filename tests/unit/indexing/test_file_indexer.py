@@ -145,7 +145,7 @@ async def test_reading_a_missing_file_fails_by_name_and_makes_no_object(world: W
     with pytest.raises(CtxdError) as caught:
         await world.indexer.index(MOUNTS, "/w", "lib/../none.py", cause=cause)  # type: ignore[arg-type]
     assert caught.value.code == "file_not_found"
-    assert caught.value.message == "read failed missing file path=/w/none.py"
+    assert caught.value.message == "no file /w/none.py"
     assert world.versions.writes == 0
 
 

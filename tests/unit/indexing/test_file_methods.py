@@ -166,7 +166,7 @@ async def test_a_missing_file_fails_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(CtxdError) as caught:
             await desk.index("none.py")
         assert (caught.value.code, caught.value.outcome) == ("file_not_found", "not_applied")
-        assert caught.value.message == "read failed missing file path=/w/none.py"
+        assert caught.value.message == "no file /w/none.py"
         assert desk.seq == before
 
 
