@@ -38,6 +38,9 @@ def run(
     With --ephemeral it prints the line that makes another shell use it, and leaves the socket of the installed
     service alone.
 
+    The configuration file has more settings, such as metrics.socket, the path of a socket that serves Prometheus
+    metrics: `ctxd config --sample` explains them all.
+
     \b
     Examples:
       ctxd run
