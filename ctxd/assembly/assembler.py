@@ -1,4 +1,4 @@
-"""Assembly of a session's current context: freshen, render, compose, record.
+"""Assembly of a session's current context: refresh, render, compose, record.
 
 First, files that changed on disk are read again, so that a context is never stale. Then the session's rendering is
 brought up to date, yielding to other tasks in between. Last, the context is composed and recorded without an await, so
@@ -37,7 +37,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
 from ctxd.objects.document import Stored
 from ctxd.sessions.live_session import LiveSession, Ticket, WriteRequest
-from ctxd.sessions.reconciliation import freshen
+from ctxd.sessions.reconciliation import refresh
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.stored_session import HideObjects
 from ctxd.store.idempotency import mismatch
@@ -105,7 +105,7 @@ class Assembler:
                     raise mismatch(call.op_id)
                 shown = await self._archive.show(live.session, number=repeat[1], bytes_max=chars_max)
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
-            await self._freshen(live, call)
+            await self._refresh(live, call)
             if wanted is not None:
                 return await self._append.assemble(live, call, wanted, chars_max, dry_run=dry_run)
             while True:
@@ -170,13 +170,13 @@ class Assembler:
         shown = await self._archive.show(live.session, number=number, bytes_max=chars_max)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
-    async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:
+    async def _refresh(self, live: LiveSession, call: WriteRequest) -> None:
         """Read active files that changed. From the pool of a sandbox's session, remove files whose newest version the
         sandbox may not see."""
         # Without the operation id, which belongs to the write of the record.
         if files := live.state.files(live.state.active):
             bare = call.without_id()
-            fresh = await freshen(live, self._indexer, files, bare)
+            fresh = await refresh(live, self._indexer, files, bare)
             if fresh.documents:
                 live.submit(bare, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
         if self._sessions.visibility.restricts(live.session):

@@ -23,7 +23,7 @@ from ctxd.indexing.file_version_decision import (
     is_overtaken,
 )
 from ctxd.indexing.path_resolution import HostVisibility
-from ctxd.indexing.stale_files import OVERTAKEN_RETRIES, Freshener
+from ctxd.indexing.stale_files import OVERTAKEN_RETRIES, StaleFileReader
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
@@ -106,9 +106,9 @@ class Indexer:
         self.files = files
         self.sources: SourceAdapter[Any] = files
         self.visibility = HostVisibility(files, Devices(host_filesystem, host_devices))
-        self.freshener = Freshener(versions, self.sources, self.visibility, guard or ephemeral_guard())
-        self._stats = self.freshener.stats
-        self._builder = self.freshener.builder
+        self.stale_files = StaleFileReader(versions, self.sources, self.visibility, guard or ephemeral_guard())
+        self._stats = self.stale_files.stats
+        self._builder = self.stale_files.builder
 
     async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
         """The object id of the agent's ``path``, whether or not the file exists, and its source.
@@ -169,7 +169,7 @@ class Indexer:
         seen = await self._received(content, policy, observer or "")
         for _ in range(1 + OVERTAKEN_RETRIES):
             before = await self.versions.newest(id)
-            document = await self.freshener.built(id, source, seen, before.document if before else None)
+            document = await self.stale_files.built(id, source, seen, before.document if before else None)
             head = await self.versions.newest(id)
             if not is_overtaken(before, head):
                 break
@@ -200,7 +200,7 @@ class Indexer:
         seen = await self._received(content, policy, "")
         then = await self.versions.get(id, AsOf(valid_time=valid_time))
         await self._require_unpurged(id, then)
-        document = await self.freshener.built(id, source, seen, then.document if then else None)
+        document = await self.stale_files.built(id, source, seen, then.document if then else None)
         # A purge may have been accepted while a thread converted the content.
         await self._require_unpurged(id, then)
         return self._concluded(id, source, seen, then, document)
@@ -212,7 +212,7 @@ class Indexer:
 
     async def _received(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
         work = partial(self._builder.seen_in, content, policy, author)
-        return await self.freshener.capturing.run(work, size=len(content))
+        return await self.stale_files.capturing.run(work, size=len(content))
 
     async def _known_by_name(
         self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource
@@ -296,7 +296,7 @@ class Indexer:
                 reading = await self.sources.read(source)
             volume = await self._volume(id) if isinstance(reading, Missing) else None
             seen = self._builder.seen_at(reading, volume=volume, policy=policy, author=author)
-            document = await self.freshener.built(id, source, seen, before.document if before else None)
+            document = await self.stale_files.built(id, source, seen, before.document if before else None)
             head = await self.versions.newest(id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
                 break

@@ -1,9 +1,10 @@
 """Freshness: which of many files changed since they were read, and the documents to write for those.
 
-A watcher may miss an event; a stat does not. ``compare`` takes one stat per file, in one thread hop; ``freshen`` reads
-only files whose signature differs from their entry. An entry combines the signature with the source hash of the content
-read under it, so it is never mistaken for another version's. Used before every assembly and at resume. Changed files
-are read in slices of bounded size: a caller that writes each slice before it reads the next holds only one in memory.
+A watcher may miss an event; a stat does not. ``compare`` takes one stat per file, in one thread hop; ``read_slice``
+reads only files whose signature differs from their entry. An entry combines the signature with the source hash of the
+content read under it, so it is never mistaken for another version's. Used before every assembly and at resume. Changed
+files are read in slices of bounded size: a caller that writes each slice before it reads the next holds only one in
+memory.
 """
 
 import struct
@@ -134,7 +135,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     unread: int = 0
 
 
-class Freshened(msgspec.Struct, frozen=True, kw_only=True):
+class RefreshResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of reading one slice, or many files.
 
     Put ``documents`` with a valid time of at least ``floor_vt`` (ms), and ``signatures`` in the same write. ``updated``
@@ -155,7 +156,7 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
         """True if any file gets a new version."""
         return bool(self.updated or self.deleted)
 
-    def after(self, other: "Freshened") -> "Freshened":
+    def after(self, other: "RefreshResult") -> "RefreshResult":
         """The outcomes of both, but only this one's documents to put."""
         return msgspec.structs.replace(
             self,
@@ -174,7 +175,7 @@ class _ReadFile(msgspec.Struct, frozen=True):
     early: Document | None
 
 
-class Freshener:
+class StaleFileReader:
     """Compares files with the stats of their versions, and reads those that changed. Cancel: safe anywhere."""
 
     def __init__(
@@ -219,7 +220,7 @@ class Freshener:
         signatures = await self._sources.fingerprint(near) if near else []
         return [source_label(source) for source, found in zip(near, signatures, strict=True) if found is not None]
 
-    async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
+    async def read_slice(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> RefreshResult:
         """Read the files of one slice of a recent comparison, to be captured under ``policy``.
 
         Decided on the newest versions, without an await before returning (see ``ctxd.indexing.file_indexer``).
@@ -290,7 +291,7 @@ class Freshener:
                 seen[id] = _ReadFile(one, await self.built(id, _source(head), one, head.document))
         return seen
 
-    def _judged(self, seen: dict[str, _ReadFile], newest: dict[str, Stored], *, unchanged: int) -> Freshened:
+    def _judged(self, seen: dict[str, _ReadFile], newest: dict[str, Stored], *, unchanged: int) -> RefreshResult:
         outcomes: dict[str, list[str]] = {"unchanged": [], "updated": [], "deleted": [], "orphaned": []}
         documents: list[Document] = []
         signatures: dict[str, bytes] = {}
@@ -312,7 +313,7 @@ class Freshener:
                 floor_vt = max(floor_vt, head.valid_time + 1)
                 if entry is not None:
                     signatures[id] = entry
-        return Freshened(
+        return RefreshResult(
             documents=tuple(documents),
             signatures=signatures,
             floor_vt=floor_vt,

@@ -217,10 +217,10 @@ class Tracking:
 
     async def _store_changes(self, ids: Sequence[str]) -> set[str]:
         """Store new versions of changed files. Returns: the ids of files whose source is unreachable."""
-        compared = await self._indexer.freshener.compare(self._anywhere, ids)
+        compared = await self._indexer.stale_files.compare(self._anywhere, ids)
         unreachable = set(compared.orphaned)
         for slice_ids in compared.slices:
-            found = await self._indexer.freshener.freshen(slice_ids)
+            found = await self._indexer.stale_files.read_slice(slice_ids)
             unreachable.update(found.orphaned)
             if found.documents:
                 # No await since the decision, so that no version of a session comes between.

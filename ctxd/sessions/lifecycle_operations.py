@@ -10,7 +10,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
 from ctxd.sessions.live_session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
 from ctxd.sessions.operation_admission import OperationGroup, admitted
-from ctxd.sessions.reconciliation import freshen, reconciled
+from ctxd.sessions.reconciliation import reconciled, refresh
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_loading import NOT_BEGUN, FirstSegments
 from ctxd.sessions.session_settings import (
@@ -231,7 +231,7 @@ class LifecycleOperations(OperationGroup):
     async def resume(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
         """Check every file of the session against its source, and make the session active (spec 1 §3.6)."""
         live = tx.live
-        found = await freshen(live, self.indexer, live.state.files(live.state.index), tx.request)
+        found = await refresh(live, self.indexer, live.state.files(live.state.index), tx.request)
         settings = msgspec.structs.replace(live.settings, state="active", archived=False)
         report = reconciled(found)
         if settings == live.settings and not found.changed:

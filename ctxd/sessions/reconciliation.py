@@ -1,6 +1,6 @@
 """Reconciliation of a session's files with their sources, and attribution of changes that a tracker found first.
 
-``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); set membership is unchanged, and
+``refresh`` finds which files changed, before an assembly and at resume (spec 1 §3.6); set membership is unchanged, and
 at most one slice of new versions that are not durable is in memory. ``attribute`` attributes a version that a tracker
 stored to the session that reports it as its edit: it is stored again under that session's name, so the other readers
 get a notice with the author, and the author gets none. The first session to report a change is its author.
@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexed, Indexer
-from ctxd.indexing.stale_files import Freshened
+from ctxd.indexing.stale_files import RefreshResult
 from ctxd.indexing.stub_discovery import FoundFile
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
@@ -27,7 +27,7 @@ PUTS_MAX: Final = 500
 """Versions in one write. More are split over several, so that no single write delays others in its group commit."""
 
 
-def reconciled(found: Freshened) -> Reconciled:
+def reconciled(found: RefreshResult) -> Reconciled:
     """Convert ``found`` to the report of a resume."""
     return Reconciled(
         unchanged=found.unchanged,
@@ -38,22 +38,22 @@ def reconciled(found: Freshened) -> Reconciled:
     )
 
 
-async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: WriteRequest) -> Freshened:
+async def refresh(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: WriteRequest) -> RefreshResult:
     """Bring the files among ``ids`` up to date, under the lock of ``live``: write all changed slices but the last.
 
     The caller must write ``documents``, the last slice, before it awaits anything. The counts include all slices.
     Each slice is durable before the next is read, so that only one is in memory. Raises: CtxdError of the store and of
     ``live.submit``. Cancel: safe; some of the files may have new versions then.
     """
-    compared = await indexer.freshener.compare(live.mounts, ids, live.settings.secrets)
-    found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
+    compared = await indexer.stale_files.compare(live.mounts, ids, live.settings.secrets)
+    found = RefreshResult(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
     bare = call.without_id()
     for slice_ids in compared.slices:
         if found.documents:
             pending = live.submit(bare, puts=found.documents, signatures=found.signatures, floor_vt=found.floor_vt)
             found = msgspec.structs.replace(found, documents=(), signatures={})
             await pending.wait()
-        found = (await indexer.freshener.freshen(slice_ids, live.settings.secrets)).after(found)
+        found = (await indexer.stale_files.read_slice(slice_ids, live.settings.secrets)).after(found)
     return found
 
 
@@ -117,7 +117,7 @@ async def found_for(
     """Return the result of ``find``, with no await after it.
 
     For a sandbox, each file that only other sessions know is first compared with the disk, under the sandbox's mounts
-    and rights, so that its newest version is one that the sandbox may see. Raises: as ``freshen``. Cancel: safe.
+    and rights, so that its newest version is one that the sandbox may see. Raises: as ``refresh``. Cancel: safe.
     """
     found = await find()
     if not tx.is_confined:
@@ -133,7 +133,7 @@ async def found_for(
         and not (one.object in live.state.index or one.object in compared)
     ]:
         compared.update(foreign)
-        fresh = await freshen(live, indexer, foreign, request)
+        fresh = await refresh(live, indexer, foreign, request)
         if fresh.documents:
             live.submit(request, puts=fresh.documents, signatures=fresh.signatures, floor_vt=fresh.floor_vt)
         unreachable.update(fresh.orphaned)

@@ -141,7 +141,7 @@ class SecretCalls:
         self._sessions = sessions
         self._store = sessions.store
         self._objects = Objects(sessions)
-        self._files = indexer.freshener
+        self._files = indexer.stale_files
         self._anywhere = MountTable.of_host(sessions.host_filesystem_id)
         self._scanning = Lane("secrets.scan", bulk=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ctxd.indexing.file_indexer import Indexed, Indexer
-from ctxd.indexing.stale_files import Freshened
+from ctxd.indexing.stale_files import RefreshResult
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Artifact, Document, Stored, is_large
 from ctxd.store.write_types import NOT_CACHED, NotCached
@@ -91,14 +91,14 @@ class World:
         """Index ``path`` as an agent's read, and write what is due."""
         return self.versions.take(await self.indexer.index(MOUNTS, "/w", path, content=content))
 
-    async def freshen(self, mounts: MountTable, ids: Iterable[str]) -> Freshened:
+    async def refresh(self, mounts: MountTable, ids: Iterable[str]) -> RefreshResult:
         """Bring ``ids`` up to date, and write each slice before the next; ``documents`` are those of all."""
-        compared = await self.indexer.freshener.compare(mounts, ids)
-        found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
+        compared = await self.indexer.stale_files.compare(mounts, ids)
+        found = RefreshResult(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
         documents: tuple[Document, ...] = ()
         signatures: dict[str, bytes] = {}
         for slice_ids in compared.slices:
-            fresh = await self.indexer.freshener.freshen(slice_ids)
+            fresh = await self.indexer.stale_files.read_slice(slice_ids)
             for document in fresh.documents:
                 self.versions.put(document, fresh.signatures.get(document.id), fresh.floor_vt)
             documents += fresh.documents

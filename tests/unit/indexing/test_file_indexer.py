@@ -243,7 +243,7 @@ async def test_a_sandboxs_symlink_does_not_fetch_a_file_of_the_host(world: World
     assert caught.value.code == "path_escapes_mount"
     world.files.remove("/src/a")
     world.files.symlink("/src/a", "/etc/shadow")
-    fresh = await world.freshen(MOUNTS, [known.object])
+    fresh = await world.refresh(MOUNTS, [known.object])
     assert (fresh.documents, fresh.orphaned) == ((), (known.object,))
 
 

@@ -78,17 +78,17 @@ async def test_files_on_another_device_are_discovered_and_read_on_activation(wor
 
 
 @pytest.mark.requirement("FS-8")
-async def test_files_on_another_device_are_freshened_also_after_a_restart(world: World) -> None:
+async def test_files_on_another_device_are_refreshed_also_after_a_restart(world: World) -> None:
     id = (await read(world, "lib/a")).object
     world.restart()
     reads = world.files.reads
-    assert (await world.freshen(BY_DEVICE, [id])).unchanged == 1
+    assert (await world.refresh(BY_DEVICE, [id])).unchanged == 1
     assert world.files.reads == reads, "the stored mark vouches for it"
     world.files.write("/stick/lib/a", b"changed")
-    fresh = await world.freshen(BY_DEVICE, [id])
+    fresh = await world.refresh(BY_DEVICE, [id])
     assert (fresh.updated, [document.content for document in fresh.documents]) == ((id,), ["changed"])
     world.files.remove("/stick/lib/a")
-    assert (await world.freshen(BY_DEVICE, [id])).deleted == (id,)
+    assert (await world.refresh(BY_DEVICE, [id])).deleted == (id,)
 
 
 @pytest.mark.requirement("FS-8")
@@ -100,7 +100,7 @@ async def test_a_file_whose_device_has_another_number_now_is_orphaned(world: Wor
         world.files.remove("/stick")
     else:
         world.files.remount("/stick", number)
-    assert (await world.freshen(BY_DEVICE, [id])).orphaned == (id,)
+    assert (await world.refresh(BY_DEVICE, [id])).orphaned == (id,)
     checked = await world.indexer.index_object(BY_DEVICE, id)
     assert (checked.outcome, checked.document) == ("orphaned", None)
     with pytest.raises(CtxdError) as caught:
@@ -110,5 +110,5 @@ async def test_a_file_whose_device_has_another_number_now_is_orphaned(world: Wor
 
 async def test_sessions_without_detection_have_no_device_lookups(world: World) -> None:
     id = (await read(world, "lib/a")).object
-    assert (await world.freshen(MOUNTS, [id])).orphaned == (id,)
-    assert (await world.freshen(ON_HOST, [id])).orphaned == (id,)
+    assert (await world.refresh(MOUNTS, [id])).orphaned == (id,)
+    assert (await world.refresh(ON_HOST, [id])).orphaned == (id,)

@@ -89,7 +89,7 @@ def test_it_has_a_label_and_no_path() -> None:
     assert IN_BOX.display(NOTES) == UNMOUNTED
 
 
-async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: Path) -> None:
+async def test_it_is_read_refreshed_and_deleted_and_its_history_kept(tmp_path: Path) -> None:
     blobs = FilesAndBlobs()
     blobs.blobs["docs/notes.md"] = b"one"
     async with running(tmp_path) as store:
@@ -105,12 +105,12 @@ async def test_it_is_read_freshened_and_deleted_and_its_history_kept(tmp_path: P
         await put(read.puts, read.floor_vt, read.signatures)
 
         reads = blobs.blob_reads
-        same = await indexer.freshener.compare(ON_HOST, [ID])
+        same = await indexer.stale_files.compare(ON_HOST, [ID])
         assert (same.unchanged, same.slices, blobs.blob_reads) == (1, (), reads)
         blobs.blobs["docs/notes.md"] = b"second"
-        changed = await indexer.freshener.compare(ON_HOST, [ID])
+        changed = await indexer.stale_files.compare(ON_HOST, [ID])
         assert changed.slices == ((ID,),)
-        fresh = await indexer.freshener.freshen(changed.slices[0])
+        fresh = await indexer.stale_files.read_slice(changed.slices[0])
         assert fresh.updated == (ID,)
         await put(fresh.documents, fresh.floor_vt, fresh.signatures)
         assert await indexer.confirms(ON_HOST, fresh.documents[0])
@@ -150,11 +150,11 @@ async def test_files_and_other_kinds_are_compared_in_one_call_and_a_sandbox_read
         await store.submit(write).wait()
         files.write("/src/a", b"changed")
         blobs.blobs["docs/notes.md"] = b"changed as well"
-        (ids,) = (await indexer.freshener.compare(ON_HOST, [ID, file.object])).slices
-        fresh = await indexer.freshener.freshen(ids)
+        (ids,) = (await indexer.stale_files.compare(ON_HOST, [ID, file.object])).slices
+        fresh = await indexer.stale_files.read_slice(ids)
         assert {one.id: one.content for one in fresh.documents} == {ID: "changed as well", file.object: "changed"}
 
-        boxed = await indexer.freshener.compare(IN_BOX, [ID, file.object])
+        boxed = await indexer.stale_files.compare(IN_BOX, [ID, file.object])
         assert (boxed.orphaned, boxed.slices) == ((ID,), ((file.object,),))
         reads = blobs.blob_reads
         with pytest.raises(CtxdError, match="not a file in a mount"):
