@@ -159,8 +159,8 @@ for _name in HARNESS_OF:
 def git(run: Invocation, repo: Path, dry_run: bool, is_removed: bool) -> None:
     """Add a trailer "Context-Id: ID" to each git commit.
 
-    The commit must be made in a context: that of $CTXD_SESSION, else of the harness's session that makes the commit,
-    else of the only open session. While several are open, a commit without either of the former gets no trailer.
+    The commit must be made in a context: that of $CTXD_SESSION, else of the captured harness that makes the commit,
+    else of the only open session. While several are open, other commits get no trailer.
 
     Installs a commit-msg hook in the hooks directory that git uses (core.hooksPath if set). An existing hook runs
     first. All work trees of a repository share the hook. The hook never makes a commit fail.
@@ -169,7 +169,7 @@ def git(run: Invocation, repo: Path, dry_run: bool, is_removed: bool) -> None:
     _print_git(run, change(repo, dry_run=dry_run), dry_run)
     if not (is_removed or dry_run or run.screen.as_json):
         run.screen.note(
-            "while several sessions are open, only commits made with $CTXD_SESSION or by a harness have the trailer"
+            "while several sessions are open, only commits with $CTXD_SESSION or of a captured harness get the trailer"
         )
 
 
