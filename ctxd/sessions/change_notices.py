@@ -6,18 +6,21 @@ sequence, each one once and in order. A change that a tracker found has a notice
 reports the change as its own (``ctxd.sessions.reconciliation``), a second notice names it, and later reads return only
 the second.
 
-Cost: proportional to the objects that the session has read and their versions, whatever the number of sessions.
+Cost of a page: proportional to the objects that the session has read, and to the versions up to the end of the page,
+whatever the number of sessions and of later versions.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from itertools import count
 from typing import Final
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from ctxd.mounts.mapping import UNMOUNTED
-from ctxd.objects.document import Document, Page, Stored, select_visible_versions
+from ctxd.objects.document import Document
 from ctxd.objects.kinds import is_deleted
+from ctxd.sessions.later_versions import later_versions
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.stored_session import shown_in
@@ -31,7 +34,11 @@ HELD_MAX: Final = 1_000
 PAGE: Final = 1_000
 """Notices of the backlog read at a time."""
 
-_VERSIONS: Final = 100
+_ROWS: Final = 100
+"""Rows of the journal read at a time for their authors."""
+
+_AUTHORS_MAX: Final = 10_000
+"""Authors of rows in memory for one page."""
 
 
 class Subscription:
@@ -173,32 +180,37 @@ class NoticeFeeds:
         upto = self._head_seq()
         notices: list[Notice] = []
         authors: dict[int, str | None] = {}
-        versions = await self._versions_since(live, after, upto)
-        restated = _restated(versions)
-        repeats = {(id, tx) for (id, _), tx in restated.items()}
-        for stored in versions:
-            if len(notices) >= limit and stored.tx > notices[-1].seq:
-                return notices, notices[-1].seq
-            by = await self._author(stored.tx, authors)
-            again = restated.get((stored.document.id, stored.tx))
-            claimed_by = None if again is None else await self._author(again, authors)
-            if confined:
-                # Without authors, a change has one notice, and none if the session itself made it.
-                if (stored.document.id, stored.tx) in repeats or claimed_by == session:
+        repeats: dict[str, int] = {}
+        floors = _floors(live, after, upto)
+        async with aclosing(later_versions(self._store, floors, upto)) as versions:
+            async for stored, successor in versions:
+                if len(notices) >= limit and stored.tx > notices[-1].seq:
+                    return notices, notices[-1].seq
+                is_repeat = repeats.pop(stored.document.id, None) == stored.tx
+                by, claimed_by = await self._author(stored.tx, authors), None
+                if successor is not None and successor.document.content_hash == stored.document.content_hash:
+                    repeats[stored.document.id] = successor.tx
+                    claimed_by = await self._author(successor.tx, authors)
+                if confined:
+                    # Without authors, a change has one notice, and none if the session itself made it.
+                    if is_repeat or claimed_by == session:
+                        continue
+                    if await self._sessions.visibility.shown(live, stored) is None:
+                        continue
+                elif by is None and claimed_by is not None:
+                    # Its author has reported it since: the notice of that version replaces this one.
                     continue
-                if await self._sessions.visibility.shown(live, stored) is None:
-                    continue
-            elif by is None and claimed_by is not None:
-                # Its author has reported it since: the notice of that version replaces this one.
-                continue
-            # The session's own changes are left out.
-            if by != session:
-                notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, None if confined else by))
+                # The session's own changes are left out.
+                if by != session:
+                    author = None if confined else by
+                    notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, author))
         return notices, max(after, upto)
 
     async def _author(self, seq: int, known: dict[int, str | None]) -> str | None:
         if seq not in known:
-            page = await self._store.changes(after=seq - 1, limit=_VERSIONS)
+            if len(known) > _AUTHORS_MAX:
+                known.clear()
+            page = await self._store.changes(after=seq - 1, limit=_ROWS)
             known.update((change.seq, change.session) for change in page)
         return known[seq]
 
@@ -288,33 +300,6 @@ class NoticeFeeds:
             if self._readers.follows(session):
                 self._readers.forget_after(session, durable)
 
-    async def _versions_since(self, live: LiveSession, after: int, upto: int) -> list[Stored]:
-        """Return the versions in (``after``, ``upto``] of files that ``live`` had read before, sorted by sequence."""
-        floors = {
-            id: max(after, seq)
-            for id, number in live.state.read.items()
-            if (seq := live.seqs[number]) < upto and live.state.is_file(id)
-        }
-        heads = await self._store.heads(floors)
-        found: list[Stored] = []
-        for id, head in heads.items():
-            if head is not None and head.tx > floors[id]:
-                found.extend(await self._history_since(id, floors[id], upto))
-        return sorted(found, key=lambda stored: stored.tx)
-
-    async def _history_since(self, id: str, floor: int, upto: int) -> list[Stored]:
-        """Return the versions in (``floor``, ``upto``] that were the newest by valid time when they were written."""
-        found: list[Stored] = []
-        page: list[Stored] = []
-        before: tuple[int, int] | None = None
-        while before is None or (len(page) == _VERSIONS and page[-1].tx > floor):
-            page = await self._store.history(
-                id, page=Page(after=before, limit=_VERSIONS, ascending=False), corrections=True
-            )
-            found += page
-            before = (page[-1].valid_time, page[-1].tx) if page else (0, 0)
-        return [stored for stored in select_visible_versions(found) if floor < stored.tx <= upto]
-
     def _head_seq(self) -> int:
         receipt = self._store.head()
         return 0 if receipt is None else receipt.seq
@@ -334,13 +319,12 @@ def _notice(live: LiveSession, document: Document, seq: int, vt: int, by: str | 
     )
 
 
-def _restated(versions: Iterable[Stored]) -> dict[tuple[str, int], int]:
-    """Return the ``versions`` that were stored again unchanged: object and sequence, to the sequence of the repeat."""
-    newest: dict[str, Stored] = {}
-    found: dict[tuple[str, int], int] = {}
-    for stored in versions:
-        before = newest.get(stored.document.id)
-        if before is not None and before.document.content_hash == stored.document.content_hash:
-            found[stored.document.id, before.tx] = stored.tx
-        newest[stored.document.id] = stored
-    return found
+def _floors(live: LiveSession, after: int, upto: int) -> dict[str, int]:
+    """Return the files that ``live`` had read before ``upto``, each with the sequence after which it is notified."""
+    if after >= upto:
+        return {}
+    return {
+        id: max(after, seq)
+        for id, number in live.state.read.items()
+        if (seq := live.seqs[number]) < upto and live.state.is_file(id)
+    }

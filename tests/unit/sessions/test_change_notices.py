@@ -1,6 +1,7 @@
 """Who hears of a change, that nobody hears of it twice, and that a restart loses none."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
@@ -8,7 +9,10 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored, select_visible_versions
 from ctxd.sessions import change_notices as module
+from ctxd.sessions import later_versions
+from ctxd.store.version_store import VersionStore
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice
 from tests.unit.sessions.world import World, world
@@ -111,7 +115,7 @@ async def test_a_subscription_joins_backlog_and_live_without_loss_or_repeat(
 ) -> None:
     """Writes go on while the backlog is read in small pages, and until the subscription is released."""
     monkeypatch.setattr(module, "PAGE", 2)
-    monkeypatch.setattr(module, "_VERSIONS", 7)
+    monkeypatch.setattr(later_versions, "READ_MAX", 7)
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
         path, other = tmp_path / "f.txt", tmp_path / "other.txt"
@@ -200,7 +204,7 @@ async def test_a_subscription_covers_files_read_after_its_start(tmp_path: Path) 
 async def test_a_version_of_a_past_time_is_a_notice_only_where_it_is_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_VERSIONS", 2)
+    monkeypatch.setattr(later_versions, "READ_MAX", 2)
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "importer")
         heard = Heard()
@@ -263,3 +267,67 @@ async def test_a_subscription_that_is_cancelled_during_its_last_read_leaves_noth
             await w.notices.subscribe("reader", 0, heard.notify, confined=False)
         assert scope.cancelled_caught
         assert (await w.sessions.live("reader")).watched == 0
+
+
+@pytest.mark.requirement("NOT-3")
+async def test_a_page_of_notices_reads_about_as_many_versions_as_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader", "writer")
+        for number in range(150):
+            for path in ("/a.py", "/b.py"):
+                session = "writer" if number else "reader"
+                await w.call("file.index", session=session, path=path, content=f"{number}")
+        read: list[int] = []
+        history = VersionStore.history
+
+        async def counted(*args: Any, **options: Any) -> list[Stored]:
+            found = await history(*args, **options)
+            read.append(len(found))
+            return found
+
+        monkeypatch.setattr(VersionStore, "history", counted)
+        found: list[Notice] = []
+        after, is_last = 0, False
+        while not is_last:
+            page = await w.call("session.notices", session="reader", after=after, limit=10)
+            found += page.notices
+            after, is_last = page.next_after, len(page.notices) < 10
+            assert sum(read) <= 60
+            read.clear()
+        monkeypatch.undo()
+        assert found == list((await w.call("session.notices", session="reader", limit=1_000)).notices)
+        assert len(found) == 2 * 149
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.requirement("NOT-1")
+@pytest.mark.requirement("VER-6")
+async def test_pages_have_the_versions_that_were_the_newest_when_they_were_written(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader")
+        paths = [f"/{number}.py" for number in range(4)]
+        ids = []
+        for path in paths:
+            done = await w.call("file.index", session="reader", path=path, content="", valid_time=500)
+            ids.append(done.object)
+        for number in range(40):
+            at = None if random.random() < 0.1 else random.randrange(1, 2_000)
+            path = random.choice(paths)
+            await w.call("file.index", session="reader", path=path, content=f"{number}", valid_time=at)
+        store = w.sessions.store
+        upto = store.head().seq
+        histories = [select_visible_versions(await store.history(id, corrections=True)) for id in ids]
+        for after in range(0, upto - 3, 9):
+            expected = sorted(
+                (stored for visible in histories for stored in visible if after < stored.tx <= upto - 3),
+                key=lambda stored: stored.tx,
+            )
+            floors = dict.fromkeys(ids, after)
+            found = [later async for later in later_versions.later_versions(store, floors, upto - 3)]
+            assert [each.stored for each in found] == expected
+            for each in found:
+                rest = [s for s in expected if s.document.id == each.stored.document.id and s.tx > each.stored.tx]
+                assert each.successor == (rest[0] if rest else None)
