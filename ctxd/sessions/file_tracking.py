@@ -132,8 +132,9 @@ class Tracking:
                 self._want(live.session, files, known=True)
 
     def _want(self, session: str, ids: Iterable[str], *, known: bool) -> None:
-        wanted = dict.fromkeys(ids, known)
-        self._wanted[session] = wanted | self._wanted.get(session, {})
+        wanted = self._wanted.setdefault(session, {})
+        for id in ids:
+            wanted.setdefault(id, known)
         self._lease_due.set()
 
     def _let_go(self, session: str) -> None:

@@ -124,6 +124,27 @@ async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Pat
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("TRK-1")
+async def test_files_that_wait_for_a_lease_are_not_copied_by_later_reads(tmp_path: Path) -> None:
+    fake, tracked = FakeWatcher(), TrackedFiles()
+    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))
+    async with running(tmp_path / "state") as world:
+        # It is not run, so all files wait.
+        made = Tracking(
+            world.sessions, world.indexer, trackers, SystemClock(), room=lambda session: FILES_MAX, failed=failing
+        )
+        await world.call("session.create", session="s", agent="a", workdir=str(tmp_path))
+        ids: list[str] = []
+        mappings = []
+        for name in ("a", "b", "c"):
+            (tmp_path / name).write_text("1")
+            ids.append(await world.read("s", tmp_path / name))
+            await world.store.wait_for_writes()
+            mappings.append(made._wanted["s"])
+            assert list(mappings[0]) == ids and mappings[-1] is mappings[0]
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("TRK-8")
 async def test_a_session_is_followed_over_a_change_of_its_settings_and_not_once_it_is_paused(tmp_path: Path) -> None:
     file = tmp_path / "a"
