@@ -7,7 +7,7 @@ prefix. If nothing was added and the form has not changed, nothing is written.
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_planner import Planner, PlanRules
+from ctxd.assembly.append_planner import PLAN_INLINE_MAX, Planner, PlanRules
 from ctxd.assembly.append_rendering import ExtendedWindow, KeptWindow, Rendering, context_of_window, render
 from ctxd.assembly.append_window import AppendWindow, Arrivals, LastRequest, Planned
 from ctxd.assembly.assembly_record import (
@@ -43,9 +43,10 @@ from ctxd.errors import CtxdError
 from ctxd.models import Models
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.sandbox_file_visibility import Visibility
+from ctxd.worker_threads import Lane
 
 
-def planned_part(
+def planner_of(
     live: LiveSession,
     window: AppendWindow,
     batch: Arrivals,
@@ -53,9 +54,9 @@ def planned_part(
     components: Components,
     address: Addressing,
     tools: tuple[str, ...] | None,
-) -> Planned:
-    """The next part of ``window``, which belongs to ``live``: ``batch``, and the changes of ``components``, given their
-    current state. ``tools``: see ``Planner``.
+) -> Planner:
+    """The planner of the next part of ``window``, which belongs to ``live``: ``batch``, and the changes of
+    ``components``, given their current state. ``tools``: see ``Planner``.
 
     Raises: CtxdError source_unreachable if a component of the first baseline cannot be read.
     """
@@ -71,7 +72,7 @@ def planned_part(
             " session.configure; then send the request again.",
             outcome="not_applied",
         ) from blocked
-    return Planner(window, batch, rules=rules, differing=differing, tools=tools).plan()
+    return Planner(window, batch, rules=rules, differing=differing, tools=tools)
 
 
 async def extend_window(
@@ -168,6 +169,8 @@ class AppendAssembler:
         self._models = models
         self._clock = clock
         self._aim: Aim = aim
+        # A sandbox may send arguments that take long to search.
+        self._lanes = Lane("plan", bulk=True), Lane("sandbox-plan", bulk=True)
 
     async def assemble(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None, *, dry_run: bool
@@ -239,7 +242,12 @@ class AppendAssembler:
         window, batch = await reader.batch(live, before.window, live.assembly + 1, bound)
         rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
         tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
-        planned = planned_part(live, window, batch, rules, components, self._observer.address, tools)
+        planner = planner_of(live, window, batch, rules, components, self._observer.address, tools)
+        if planner.size <= PLAN_INLINE_MAX:
+            planned = planner.plan()
+        else:
+            lane = self._lanes[self._visibility.restricts(live.session)]
+            planned = await lane.run(planner.plan, abandon=True)
         new_part = await extend_window(reader, live, window, batch, planned, bound, is_whole=is_whole)
         texts, floor_vt = await self._observer.documents(live.session, planned.texts)
         if cleared != self._cache.cleared:

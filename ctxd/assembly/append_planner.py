@@ -9,13 +9,14 @@ continues without an output, a placeholder takes its place; a later output is an
 event names is shown as if the model had just made it.
 """
 
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from ctxd.assembly.append_window import AppendWindow, Arrivals, FileState, Level, NotedObject, Planned
+from ctxd.assembly.file_mentions import occurring
 from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, SYSTEM_UPDATES_SINCE
 from ctxd.assembly.request_target import PROVIDERS
@@ -53,6 +54,12 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
+
+PLAN_INLINE_MAX: Final = 30_000
+"""Batches up to this size are planned on the loop, in some 5 ms; larger ones on a thread."""
+
+_OBJECT_SIZE: Final = 50
+"""Characters of arguments that take as long as one event, call or file."""
 
 NO_OUTPUT: Final = "[no output of this call came: it was interrupted, or it is still running]"
 
@@ -107,7 +114,11 @@ class PlanRules(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """Plans one batch for ``window``, which it does not change. Each instance is used once."""
+    """Plans one batch for ``window``, which it does not change. Each instance is used once.
+
+    ``size``: the characters of arguments in the batch, and ``_OBJECT_SIZE`` for each other part; beyond
+    ``PLAN_INLINE_MAX`` it is a lower bound.
+    """
 
     def __init__(
         self,
@@ -133,10 +144,18 @@ class Planner:
         self._keys_made = 0
         self._turn = batch.turn
         self._arguments: list[str] = []
-        self._results: dict[str, list[tuple[EventPosition, ToolResultEvent]]] = {}
+        self._results: dict[str, deque[tuple[EventPosition, ToolResultEvent]]] = {}
+        sized = [stored.document.payload.get("args") for stored in batch.recorded]
         for place, _, event in batch.events:
             if isinstance(event, ToolResultEvent) and event.call is not None:
-                self._results.setdefault(event.call, []).append((place, event))
+                self._results.setdefault(event.call, deque()).append((place, event))
+            elif isinstance(event, ToolCallEvent):
+                sized.append(event.args)
+        self.size = _OBJECT_SIZE * (len(batch.events) + len(batch.recorded) + len(batch.files))
+        for args in sized:
+            if self.size > PLAN_INLINE_MAX:
+                break
+            self.size += len(args if isinstance(args, str) else msgspec.json.encode(args))
 
     def plan(self) -> Planned:
         """The batch as references. Files are noted last, as they depend on the calls."""
@@ -234,14 +253,14 @@ class Planner:
         """References, each with True if it is on the user's side, and the place of the first event not shown yet."""
         steps = _steps(self._batch.events)
         named = self._named()
-        recorded = [stored for stored in self._batch.recorded if stored.document.id not in named]
+        recorded = deque(stored for stored in self._batch.recorded if stored.document.id not in named)
         talk: list[tuple[Ref, bool]] = []
         followed = max((at for at, step in enumerate(steps) if _goes_on(step)), default=-1)
         place = self._batch.end
         for at, step in enumerate(steps):
             self._turn = step.events[0][0][0]
             while recorded and recorded[0].tx <= step.seq:
-                talk += self._recorded(recorded.pop(0))
+                talk += self._recorded(recorded.popleft())
             if not step.is_reply:
                 talk += self._other(*step.events[0])
             elif at < followed or self._is_complete(step):
@@ -329,7 +348,7 @@ class Planner:
     def _output(self, own: str, shown: str) -> Ref:
         facts = self._facts[shown]
         results = self._results.get(own)
-        at, result = results.pop(0) if results else (None, None)
+        at, result = results.popleft() if results else (None, None)
         if results is not None and not results:
             del self._results[own]
         id = own if result is None or result.object is None else result.object
@@ -398,11 +417,12 @@ class Planner:
         """Contents to show whole, and lines about other changes."""
         contents: list[Ref] = []
         lines: list[str] = []
-        mentions = "\n".join(self._arguments)
-        for id, file in self._batch.files.items():
+        files = self._batch.files
+        mentions = occurring((file.mention for file in files.values()), self._arguments) if files else set[str]()
+        for id, file in files.items():
             known = self._window.noted.get(id)
             was_active = known is not None and known.level in ("active", "bare")
-            is_mentioned, has_content = file.is_mentioned(mentions), file.stored.content_ref is not None
+            is_mentioned, has_content = file.mention in mentions, file.stored.content_ref is not None
             is_shown = known is not None and known.level == "active" and not self._wants_rest(known, file)
             # The call that read or wrote a file has shown the model the part that it needs.
             wants = file.chosen or not (was_active or is_mentioned)

@@ -55,10 +55,12 @@ class FileState(msgspec.Struct, frozen=True, gc=False):
         """The role of a reference to its content; a call's content is its arguments, which may be cut, and output."""
         return "call" if self.stored.document.type == "toolcall" else "active"
 
-    def is_mentioned(self, arguments: str) -> bool:
-        """True if a call with these ``arguments`` is about the file."""
+    @property
+    def mention(self) -> str:
+        """The text that makes a call with it in its arguments one about the file: the name, or the path of a short
+        name."""
         name = self.label.rpartition("/")[2]
-        return self.label in arguments or (len(name) >= _MENTION_CHARS_MIN and name in arguments)
+        return name if len(name) >= _MENTION_CHARS_MIN else self.label
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
