@@ -170,7 +170,7 @@ class Daemon:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             store = VersionStore(options.state_dir, clock)
             store.on_health(self._note_health)
-            store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
+            store.on_fault(lambda fault: log.error("store.fault", exc_info=fault))
             ownership = Ownership(store.heads)
             projection = self._projected(store, ownership)
             store.attach((search := SearchIndex(clock, options.cache_dir)).serve)

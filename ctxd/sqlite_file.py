@@ -71,6 +71,9 @@ class SqlFailed(Exception):
     """SQLite rejected a statement: a table is not as this program creates it, or this program has a bug."""
 
 
+FAULTS: Final = (apsw.Error, OSError, DiskFull, DiskFailed, FileDamaged, SqlFailed)
+"""Exceptions that ``faults`` translates, and those into which it does."""
+
 _FULL: Final = "database or disk is full"
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})

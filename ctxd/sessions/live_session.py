@@ -425,20 +425,26 @@ class LiveSession:
         settings: Callable[[SessionSettings], SessionSettings],
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges events, and purge them from the live state: ``event``, ``delta``, ``preview``
-        and ``settings`` return their argument without purged content; ``freed``: the characters that the chat loses.
-        Called under the lock, without an await since the decision. Raises: as ``submit``.
+        """Submit ``write``, which purges events, and once it is durable purge them from the live state: ``event``,
+        ``delta``, ``preview`` and ``settings`` return their argument without purged content; ``freed``: the characters
+        that the chat loses. Called under the lock, without an await since the decision; keep the lock until the write
+        is durable or has failed, as until then it is unknown on which state to decide another. Raises: as ``submit``.
         """
         self.require_current()
-        pending = self.store.submit(write)
-        self.recent = {number: tuple(map(event, events)) for number, events in self.recent.items()}
-        self._recent_sizes = {number: events_size(events) for number, events in self.recent.items()}
-        self._recent_chars = sum(self._recent_sizes.values())
-        self.state.chat_chars -= freed
-        self._run = [None if each is None else delta(each) for each in self._run]
-        self.preview, self.first_prompt = preview(self.preview), preview(self.first_prompt)
-        self.settings = settings(self.settings)
-        self.last_pending = pending
+
+        def erase(done: Pending) -> None:
+            if done.error is not None:
+                return
+            self.recent = {number: tuple(map(event, events)) for number, events in self.recent.items()}
+            self._recent_sizes = {number: events_size(events) for number, events in self.recent.items()}
+            self._recent_chars = sum(self._recent_sizes.values())
+            self.state.chat_chars -= freed
+            self._run = [None if each is None else delta(each) for each in self._run]
+            self.preview, self.first_prompt = preview(self.preview), preview(self.first_prompt)
+            self.settings = settings(self.settings)
+
+        self.last_pending = pending = self.store.submit(write)
+        pending.on_done(erase)
         return pending
 
     def require_here(self) -> None:
@@ -462,12 +468,8 @@ class LiveSession:
         if state in states:
             return
         if state == "removed":
-            raise CtxdError(
-                "session_removed",
-                f"session {self.session} is in the trash",
-                hint="Call session.restore first.",
-                outcome="not_applied",
-            )
+            message = f"session {self.session} is in the trash"
+            raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
         if state == "closed":
             raise CtxdError(
                 "session_closed",
@@ -475,12 +477,8 @@ class LiveSession:
                 hint="Create another session; this one stays readable.",
                 outcome="not_applied",
             )
-        raise CtxdError(
-            "session_not_active",
-            f"session {self.session} is paused",
-            hint="Call session.resume first.",
-            outcome="not_applied",
-        )
+        message = f"session {self.session} is paused"
+        raise CtxdError("session_not_active", message, hint="Call session.resume first.", outcome="not_applied")
 
     def _apply_write(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, adds_chat: bool) -> None:
         """Apply the accepted write to this object."""

@@ -6,9 +6,10 @@ texts, the database pages that they occupied, the artifact, and the write-ahead 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
+import anyio
 import msgspec
 
 from ctxd.errors import CtxdError
@@ -110,6 +111,7 @@ async def purge(
                 write = _write(call, asked, live.session)
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
+        await _settled(pending)
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
         return proof
@@ -144,6 +146,7 @@ async def _purge_imported(
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
             residue = []
         call.submitted = True
+        await _settled(pending)
     proof = await _proof(store, asked, pending)
     return msgspec.structs.replace(proof, residue=(*proof.residue, *residue))
 
@@ -224,6 +227,7 @@ async def purge_chat(
             write = _write(call, asked, live.session)
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
+        await _settled(pending)
     return await _proof(store, asked, pending)
 
 
@@ -245,6 +249,12 @@ def _write(call: WriteRequest, asked: PurgeRequest, session: str | None = None) 
     return Write(
         kind=KIND, principal=call.principal, session=session, op_id=call.op_id, request=call.request, purge=asked
     )
+
+
+async def _settled(pending: Pending) -> None:
+    """Return once ``pending`` is durable or has failed. Cancel: takes effect at the end."""
+    with anyio.CancelScope(shield=True), suppress(CtxdError):
+        await pending.wait()
 
 
 async def _nothing_left(store: VersionStore, id: str) -> Proof:

@@ -419,7 +419,7 @@ class Sessions:
             self.purges += write.purge is not None
             if write.session is None:
                 continue
-            if write.purge is not None:
+            if write.purge is not None and write.purge.done is not None:
                 for session in self.family(write.session):
                     self._hide(session, write.purge)
             for document in write.puts:

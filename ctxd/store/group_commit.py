@@ -19,7 +19,7 @@ from ctxd import limits, sqlite_file
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.store.health import Health
-from ctxd.store.journal_writer import JournalWriter, StateRemoved
+from ctxd.store.journal_writer import JournalWriter, NotCommitted, StateRemoved, internal_error
 from ctxd.store.write_types import Pending, QueuedWrite
 from ctxd.worker_threads import LoopHandle, in_thread
 from ctxd_protocol.error_codes import ErrorCode
@@ -115,6 +115,8 @@ class CommitQueue:
         """Accepted writes that are not in a transaction yet, in journal order."""
         self.queued_bytes = 0
         self._batch: Sequence[QueuedWrite] = ()
+        self._alone = 0
+        """Number of writes that get a transaction each, because one of them cannot be made."""
         self._purged: anyio.Event | None = None
         self._last: Pending | None = None
         self._wake: anyio.Event | None = None
@@ -198,16 +200,13 @@ class CommitQueue:
                 except sqlite_file.DiskFull as error:
                     self._health.fill(str(error), error.hint)
                     self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied", error.hint)
+                except NotCommitted as error:
+                    self._isolate(batch, error)
                 except StateRemoved as error:
                     self._health.lose(str(error))
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
                     await self._resolve(batch, chains)
-                    if (now := anyio.current_time()) >= self._followers_due:
-                        self._followers_due = inf
-                        self._wake_followers()
-                    else:
-                        self._followers_due = min(self._followers_due, now + limits.FOLLOWERS_DELAY_S)
                     if self._journal_writer.compression_due:
                         await self._thread.call(self._journal_writer.compress)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
@@ -243,7 +242,9 @@ class CommitQueue:
         """Remove and return the writes of the next transaction: at least one, and as many as its limits allow."""
         batch: list[QueuedWrite] = []
         size = 0
-        while self.queue and len(batch) < limits.COMMIT_WRITES_MAX:
+        most = 1 if self._alone else limits.COMMIT_WRITES_MAX
+        self._alone = max(0, self._alone - 1)
+        while self.queue and len(batch) < most:
             next_size = self.queue[0].encoded.size
             if batch and size + next_size > limits.COMMIT_BYTES_MAX:
                 break
@@ -251,6 +252,21 @@ class CommitQueue:
             size += next_size
         self.queued_bytes -= size
         return batch
+
+    def _isolate(self, batch: Sequence[QueuedWrite], error: NotCommitted) -> None:
+        """Put ``batch``, whose transaction failed with ``error``, back into the queue to find the write at fault; fail
+        that one as ``internal_error``, and those behind it, which may depend on it, as ``store_failed``."""
+        if len(batch) > 1:
+            self._alone = len(batch)
+            self.queue.extendleft(reversed(batch))
+            self.queued_bytes += sum(entry.encoded.size for entry in batch)
+            return
+        self._fault(error)
+        # The newest first: sequences are assigned again from the oldest.
+        message, hint = "a write before this one could not be made", "Send it again."
+        self._fail(self._clear(), "store_failed", message, "not_applied", hint)
+        failure = internal_error("the daemon failed to carry out the write", error.__cause__)
+        self._fail(batch, failure.code, failure.message, "not_applied", failure.hint)
 
     def _clear(self) -> list[QueuedWrite]:
         """Remove and return every queued write."""
@@ -260,7 +276,8 @@ class CommitQueue:
         return entries
 
     async def _resolve(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
-        """Resolve ``batch``, a few writes at a time, yielding to the loop in between."""
+        """Resolve ``batch``, a few writes at a time, yielding to the loop in between. Then wake the followers if they
+        are due."""
         if ARMED:
             hit("journal.ack")
         for first in range(0, len(batch), _RESOLVED_AT_ONCE):
@@ -269,7 +286,7 @@ class CommitQueue:
             some = batch[first : first + _RESOLVED_AT_ONCE]
             for entry, chain in zip(some, chains[first : first + _RESOLVED_AT_ONCE], strict=True):
                 pending = entry.pending
-                for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt)):
+                for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt), entry.encoded.failure):
                     self._fault(raised)
             self._durable(some)
         if self._purged is not None:
@@ -278,6 +295,11 @@ class CommitQueue:
             self._health.fill(str(shortage), shortage.hint)
         if len(batch) > _SMALL:
             await _yield_to_loop(_GATHERED_TURNS)
+        if (now := anyio.current_time()) >= self._followers_due:
+            self._followers_due = inf
+            self._wake_followers()
+        else:
+            self._followers_due = min(self._followers_due, now + limits.FOLLOWERS_DELAY_S)
 
     def _note_purges(self) -> None:
         """Wake callers of ``purges_finished`` if no purge is unfinished."""

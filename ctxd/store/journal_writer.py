@@ -20,6 +20,7 @@ from ctxd.artifacts.durable_files import erase
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
+from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
@@ -59,6 +60,11 @@ class Durations:
             total += count
             rows.append((bound, total))
         return rows
+
+
+class NotCommitted(Exception):
+    """A transaction failed for another reason than the disk, and was rolled back: one of its writes cannot be made.
+    ``__cause__`` is the reason."""
 
 
 class StateRemoved(Exception):
@@ -235,8 +241,9 @@ class JournalWriter:
     def commit(self, entries: Sequence[QueuedWrite]) -> list[bytes]:
         """Make ``entries`` durable, all or none. Returns: the chain hash of each.
 
-        Raises: ``sqlite_file.DiskFull``: none was applied. ``sqlite_file.DiskFailed``: outcome unknown; write nothing
-        more.
+        A purge that cannot be made sets ``EncodedWrite.failure``, and the others are durable.
+        Raises: ``sqlite_file.DiskFull``, ``NotCommitted``: none was applied. ``sqlite_file.DiskFailed``: outcome
+        unknown; write nothing more.
         """
         with sqlite_file.faults(self._connection):
             self._require_place()
@@ -295,11 +302,24 @@ class JournalWriter:
 
     def _purge(self, entry: QueuedWrite, purge: PurgeRequest) -> None:
         """Purge, then set the body of the row that records the purge, which depends on the result."""
-        request = entry.encoded.write.request
-        purge.done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, request)
+        encoded = entry.encoded
+        encoded.failure = purge.done = None
+        self._connection.execute("SAVEPOINT purge")
+        try:
+            done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, encoded.write.request)
+        except sqlite_file.FAULTS:
+            raise
+        except Exception as error:  # noqa: BLE001 - the writes beside this one do not depend on it
+            self._connection.execute("ROLLBACK TO purge")
+            self._connection.execute("RELEASE purge")
+            self._versions.rolled_back()
+            encoded.failure, encoded.body = _failure_of(error), purging.nothing_purged()
+            return
+        self._connection.execute("RELEASE purge")
+        purge.done = done
         self.purging = True
-        self._cleared.difference_update(purge.done.texts)
-        entry.encoded.body = purge.done.body
+        self._cleared.difference_update(done.texts)
+        encoded.body = done.body
 
     def finish_purges(self) -> None:
         """Take the next step in removing purged content outside the database; ``purging`` is False once none is left.
@@ -378,7 +398,8 @@ class JournalWriter:
         for entry in entries:
             encoded, write, tx_time = entry.encoded, entry.encoded.write, entry.tx_time
             seq, vt, body = entry.pending.seq, entry.pending.vt, encoded.body
-            columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, vt, tx_time)
+            op_id = write.op_id if encoded.failure is None else None
+            columns = (self.incarnation, write.principal, write.session, write.kind, op_id, vt, tx_time)
             b3 = journal.row_hash(*columns, body)
             chain = journal.link(chain, seq, b3)
             stored = sqlite_file.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
@@ -426,11 +447,13 @@ class JournalWriter:
             self._connection.execute("COMMIT")
             self._flush_s.append(took := self._clock.monotonic() - started)
             self.durations.note(took)
-        except BaseException:
+        except BaseException as error:
             # After some errors SQLite has already rolled back.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._versions.rolled_back()
+            if isinstance(error, Exception) and not isinstance(error, sqlite_file.FAULTS):
+                raise NotCommitted(str(error)) from error
             raise
         try:
             if ARMED:
@@ -525,6 +548,21 @@ class JournalWriter:
             return False
         self.shortage = None
         return True
+
+
+def _failure_of(error: Exception) -> CtxdError:
+    """The error of a purge that ``error`` ended."""
+    if isinstance(error, CtxdError):
+        message, hint = f"nothing was purged: {error.message}", error.hint
+        return CtxdError(error.code, message, hint=hint, outcome="not_applied")
+    return internal_error("nothing was purged: the daemon failed", error)
+
+
+def internal_error(message: str, cause: BaseException | None) -> CtxdError:
+    """The error of a write that cannot be made because of a bug, which raised ``cause``."""
+    failure = CtxdError("internal_error", message, hint="The daemon's log has the details.", outcome="not_applied")
+    failure.__cause__ = cause
+    return failure
 
 
 def _purged(entry: QueuedWrite) -> tuple[str, ...]:

@@ -27,13 +27,13 @@ from blake3 import blake3
 from ctxd import sqlite_file
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
+from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index, journal
 from ctxd.store.write_types import Purged, PurgeRequest, Restate
-from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 KIND: Final = "object.purge"
 """The kind of a row that records a purge."""
@@ -90,7 +90,10 @@ def decode_counts(result: bytes) -> Counted:
 def apply(
     connection: sqlite_file.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
 ) -> Purged:
-    """Purge within the open transaction, on behalf of row ``seq``, whose body is part of the result."""
+    """Purge within the open transaction, on behalf of row ``seq``, whose body is part of the result.
+
+    Raises: CtxdError corrupt, unsupported for content that cannot be read; then roll back what was written.
+    """
     if purge.unreferenced:
         purge.ids = _unreferenced(versions, purge.ids)
     if purge.reclaimed is not None:
@@ -175,7 +178,10 @@ def _key(version: Version) -> tuple[str, int, int]:
 def _restated(
     connection: sqlite_file.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
 ) -> Iterator[tuple[Version, Document]]:
-    """Every version of an entity ``within`` that ``restate`` changes, and its replacement."""
+    """Every version of an entity ``within`` that ``restate`` changes, and its replacement.
+
+    Raises: CtxdError corrupt for one that cannot be read; as ``restate``.
+    """
     for name in within:
         for id in _within(connection, name):
             for version in versions.history(id, corrections=True):
@@ -185,9 +191,17 @@ def _restated(
                 if text is None and version.content is not None:
                     # Not in the database: it must be a large commit that a client made, which is purged by its own id.
                     continue
-                document = restate(decode_document(id, version.body, text))
+                try:
+                    document = restate(decode_document(id, version.body, text))
+                except (ValueError, msgspec.MsgspecError) as error:
+                    raise CtxdError("corrupt", f"{id} cannot be read: {error}") from error
                 if document is not None:
                     yield version, document
+
+
+def nothing_purged() -> bytes:
+    """The body of the row of a purge that failed."""
+    return journal.encode_purge(b"", b"", journal.PurgeRecord((), ()))
 
 
 def _within(connection: sqlite_file.Connection, name: str) -> list[str]:
@@ -204,8 +218,9 @@ def _inline(connection: sqlite_file.Connection, ref: bytes) -> Content | None:
 def _keep_text(connection: sqlite_file.Connection, text: Content | None) -> bytes | None:
     if text is None:
         return None
+    # In the database even if it is now longer than the limit for a text there. The commit thread must not write an
+    # artifact: a removal that has claimed the same one waits for this transaction.
     data = encode_content(text)
-    assert len(data) <= CONTENT_INLINE_BYTES_MAX, "a rewritten text is never longer than the original"
     ref = blake3(data).digest()
     row = (ref, len(data), data)
     connection.execute("INSERT OR IGNORE INTO content(hash, size, bytes) VALUES (?,?,?)", row)

@@ -77,8 +77,7 @@ class VersionStore:
         self._loader = HeadLoader(self._heads)
         self._reading = Lane("store.read")
         self._purges = 0
-        self._root = root
-        self.root = root or Path()
+        self._root, self.root = root, root or Path()
         self._clock = clock
         self._attached: list[Callable[..., Coroutine[Any, Any, None]]] = []
         self._admissions: list[Callable[[], None]] = []
@@ -97,11 +96,10 @@ class VersionStore:
         self._damage: dict[str, None] = {}
         self._growth = JournalGrowth()
         self._scrub = Scrub(clock, self._note_damage)
-        self._large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
-        self.keep, self.keep_content = self._large.keep, self._large.keep_content
-        self.put_artifact, self.get_artifact = self._large.put_artifact, self._large.get_artifact
-        self.hold_artifact = self._large.hold_artifact
-        self.read_artifacts, self.repack_artifacts = self._large.read_artifacts, self._large.repack_artifacts
+        self._large = large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
+        self.keep, self.keep_content, self.hold_artifact = large.keep, large.keep_content, large.hold_artifact
+        self.put_artifact, self.get_artifact = large.put_artifact, large.get_artifact
+        self.read_artifacts, self.repack_artifacts = large.read_artifacts, large.repack_artifacts
         self._erasures = Erasures()
         self.on_purge = self._erasures.add
         """See ``Erasures.add``."""
@@ -215,6 +213,9 @@ class VersionStore:
             write = entry.encoded.write
             if write.op_id is not None:
                 self._under_way.pop((write.principal, write.op_id), None)
+            if entry.encoded.failure is not None:
+                self._listeners.fault(entry.encoded.failure)
+            elif write.op_id is not None:
                 self._ended[write.principal, write.op_id] = None
                 if len(self._ended) > limits.OPS_CACHED_MAX:
                     self._ended.popitem(last=False)
@@ -392,7 +393,7 @@ class VersionStore:
         self._listeners.on_health.append(callback)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
-        """Register a callback for exceptions of other callbacks, also those of a ``Pending``; the store continues."""
+        """Register a callback for exceptions after which the store continues, of other callbacks and of writes."""
         self._listeners.on_fault.append(callback)
 
     def head(self) -> Receipt | None:

@@ -9,6 +9,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import sqlite_file
+from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
 from ctxd_protocol.error_codes import ErrorCode
@@ -26,7 +27,8 @@ class PurgeRequest:
     ``sharing`` returns the replacement of another entity's version that has the same text and cannot do without one;
     None to purge that too. ``unreferenced``: ``ids`` are artifacts; only those that nothing refers to at commit time
     are purged. ``reclaimed``: a removed session whose space the purge frees. Secrecy is not its purpose: objects that
-    another session knows stay, and so do texts that other entities have. ``done``: the result, once durable."""
+    another session knows stay, and so do texts that other entities have. ``done``: the result, once durable; None if
+    the purge failed."""
 
     __slots__ = ("done", "ids", "keyed", "messages", "reclaimed", "restate", "sharing", "unreferenced", "within")
 
@@ -128,7 +130,8 @@ class Pending(msgspec.Struct, eq=False):
             self._callbacks.append(callback)
 
     def resolve(self, receipt: Receipt | None, error: Exception | None = None) -> tuple[Exception, ...]:
-        """End the wait with a receipt or an error. Called once, on the loop, by the store.
+        """End the wait with a receipt or an error; with both, the journal has a row for a write that failed. Called
+        once, on the loop, by the store.
 
         Returns: exceptions of callbacks. Even if one raises, all are called and waiting callers resume.
         """
@@ -214,13 +217,15 @@ _ENTRY_BYTES: Final = 512
 
 class EncodedWrite:
     """An encoded write, without a sequence yet: its body, its puts and their ids, and its contents by hash: the size,
-    and the bytes unless they are in the artifact store."""
+    and the bytes unless they are in the artifact store. ``failure``: the error of a purge that failed; its row, which
+    the rows after it continue, records that nothing was purged."""
 
-    __slots__ = ("artifacts", "body", "contents", "ids", "puts", "size", "write")
+    __slots__ = ("artifacts", "body", "contents", "failure", "ids", "puts", "size", "write")
 
     def __init__(self, write: Write) -> None:
         """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded; AssertionError
         for large content that ``VersionStore.keep`` was not called for."""
+        self.failure: CtxdError | None = None
         puts: list[journal.Put] = []
         contents: dict[bytes, tuple[int, bytes | None]] = {}
         artifacts: list[Artifact] = []

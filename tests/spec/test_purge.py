@@ -1,5 +1,6 @@
 """Secrets: the content of an object or a chat is destroyed, with proof."""
 
+import base64
 import json
 import threading
 from collections.abc import Callable
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.formats import events_v1
+from ctxd.formats.cbor_array import encoded, joined
 from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.session_types import Message
 from tests import programs
 from tests.client.running import Running
@@ -232,3 +236,22 @@ def test_only_a_chat_has_turns_and_a_whole_chat_can_be_purged(s: SyncSession, cl
     assert {message["content"] for turn in client.session_chat(s.id).turns for message in turn["messages"]} == {
         "[purged]"
     }
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_commit_that_its_purge_makes_longer_than_a_text_in_the_database_is_purged(
+    s: SyncSession, client: SyncClient
+) -> None:
+    item = encoded(events_v1.item_of(PromptEvent(text="x")))
+    delta = joined([item] * (1_040_000 // len(item)))
+    s.user("x")
+    commit = client.commit_checkpoint("events-v1", session=s.id, delta_base64=base64.b64encode(delta).decode()).commit
+    assert client.object_purge(f"chat:{s.id}").complete
+    assert client.object_purge(f"chat:{s.id}").versions == 0
+    ref, left, at = client.commit_show(commit.commit).commit.artifact_ref, b"", 0
+    assert ref is not None
+    while at is not None:
+        page = client.artifact_get(ref, offset=at)
+        left, at = left + page.data, page.next_offset
+    purged = encoded(events_v1.item_of(PromptEvent(text="[purged]")))
+    assert left == joined([purged] * (1_040_000 // len(item)))

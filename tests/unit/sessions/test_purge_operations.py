@@ -363,3 +363,26 @@ async def test_the_index_of_component_texts_is_filled_checked_and_rebuilt(tmp_pa
         pass
     assert found() == before
     verified(root)
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(("payload", "code"), [({"v": 99}, "unsupported"), ({"v": 2, "ops": 5}, "corrupt")])
+async def test_a_purge_that_cannot_read_a_segment_of_a_fork_erases_nothing_and_the_session_goes_on(
+    tmp_path: Path, payload: dict[str, Any], code: str
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "the secret"))
+        await w.call("session.fork", session="s1", fork="f1")
+        unreadable = document_without_source(segment_id("f1", 7), "segment", payload)
+        await w.store.submit(Write(kind="session.append", principal="host", session="f1", puts=(unreadable,))).wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(say, w, "s1", ("user", "meanwhile")))
+            with pytest.raises(CtxdError, match=r"nothing was purged: .*segment:f1#") as caught:
+                await w.call("object.purge", object="chat:s1", op_id="op")
+        assert (caught.value.code, caught.value.outcome) == (code, "not_applied") and caught.value.hint
+        await say(w, "s1", ("user", "it goes on"))
+        kept = [each.event.text for each in (await w.call("session.events", session="s1")).events]
+        assert kept[0] == "the secret" and kept[-1] == "it goes on"
+        with pytest.raises(CtxdError, match="nothing was purged"):
+            await w.call("object.purge", object="chat:s1", op_id="op")

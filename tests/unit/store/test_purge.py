@@ -23,11 +23,13 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
+from ctxd.store.idempotency import Resend
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
 from ctxd.store.version_reads import Reader
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import PurgeRequest, Write
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
 
@@ -489,3 +491,64 @@ async def test_a_text_that_is_lost_while_a_version_refers_to_it_is_still_corrupt
         with pytest.raises(CtxdError, match="cannot be read") as lost:
             await store.get("target", content=True)
         assert lost.value.code == "corrupt"
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize("fault", [CtxdError("unsupported", "part#2 is newer", hint="Update."), AssertionError(SMALL)])
+async def test_a_purge_that_cannot_read_a_version_fails_alone(tmp_path, fault):
+    """The writes beside it in its transaction are durable, and it can be repeated under its operation id."""
+    root = tmp_path / "state"
+
+    def restate(found):
+        if found.id == "part#0000000002" and faults:
+            raise faults[0]
+        return without_part(found)
+
+    faults = [fault]
+    request = PurgeRequest((), keyed, within=("part#", "whole"), restate=restate)
+    purging = Write(kind=KIND, principal="p", session="s", op_id="op", request=b"r", purge=request)
+    async with running(root) as store:
+        lost, reported = [], []
+        store.on_lost(lost.append)
+        store.on_fault(reported.append)
+        await fill_parts(store)
+        before = store.submit(write(document("before", small(1))))
+        failing = store.submit(purging)
+        after = store.submit(write(document("after", small(2))))
+        with pytest.raises(CtxdError, match="nothing was purged") as caught:
+            await failing.wait()
+        is_known = isinstance(fault, CtxdError)
+        assert caught.value.code == ("unsupported" if is_known else "internal_error")
+        assert caught.value.outcome == "not_applied" and caught.value.hint and SMALL not in caught.value.message
+        assert (await before.wait()).seq + 2 == (await after.wait()).seq
+        assert lost == [] and reported == [caught.value]
+        assert SMALL in (await store.get("part#0000000001", content=True)).document.content
+        assert store.status().state == "ok"
+        assert await store.replay(("p", "op"), Resend(KIND, "s", b"r")) is None
+        faults.clear()
+        await store.submit(purging).wait()
+        await assert_restated(store)
+    async with running(root) as store:
+        await assert_restated(store)
+        assert (await store.get("after", content=True)).document.content == small(2)
+    assert report_of(root).problems == []
+
+
+@pytest.mark.requirement("SEC-10")
+async def test_a_text_that_a_purge_makes_longer_than_the_limit_is_read_and_purged_again(tmp_path):
+    root = tmp_path / "state"
+
+    def longer(found):
+        return document("whole", found.content.replace("x", "[purged]")) if "x" in found.content else None
+
+    def shorter(found):
+        return document("whole", found.content.replace("[purged]", ""))
+
+    async with running(root) as store:
+        await store.submit(write(document("whole", "x" * CONTENT_INLINE_BYTES_MAX))).wait()
+        for restate in (longer, shorter):
+            request = PurgeRequest((), keyed, within=("whole",), restate=restate)
+            await store.submit(Write(kind=KIND, principal="p", purge=request)).wait()
+            found = await store.get("whole", content=True)
+            assert found.document.content == ("[purged]" * CONTENT_INLINE_BYTES_MAX if restate is longer else "")
+    assert report_of(root).problems == []

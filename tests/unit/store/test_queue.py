@@ -106,3 +106,29 @@ async def test_a_waiter_that_is_cancelled_leaves_the_write_alone(root):
             scope.cancel()
             await pending.wait()
         assert (await pending.wait()).seq == 1
+
+
+async def test_a_write_that_cannot_be_made_fails_with_those_behind_it_and_the_store_continues(root):
+    async with running(root) as store:
+        faults = []
+        store.on_fault(faults.append)
+        before = [store.submit(write(document(f"a{n}"))) for n in range(3)]
+        bad = store.submit(write(document("bad", op_id="op")))
+        store._commits.queue[-1].encoded.puts.append(None)
+        behind = [store.submit(write(document(f"b{n}"))) for n in range(3)]
+        for pending in before:
+            await pending.wait()
+        codes = []
+        for pending in (bad, *behind):
+            with pytest.raises(CtxdError) as caught:
+                await pending.wait()
+            assert caught.value.outcome == "not_applied" and caught.value.hint
+            codes.append(caught.value.code)
+        assert codes == ["internal_error", *["store_failed"] * 3]
+        assert len(faults) == 1 and isinstance(faults[0].__cause__, AttributeError)
+        assert store.status().state == "ok"
+        receipt = await store.submit(write(document("b0"))).wait()
+        assert receipt.seq == bad.seq == store.next_seq - 1
+        for id in ("a2", "b0"):
+            assert await store.get(id) is not None
+        assert await store.get("bad") is None
