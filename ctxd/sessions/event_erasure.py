@@ -6,6 +6,7 @@ is removed too, so that no earlier version of a segment keeps it. All but ``even
 """
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -89,6 +90,11 @@ class ErasedContent:
         self.events = sum(map(bool, contents))
         self.texts = frozenset(texts).union(*contents)
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
+
+    @cached_property
+    def encoded_texts(self) -> tuple[bytes, ...]:
+        """``texts`` in UTF-8."""
+        return tuple(text.encode() for text in self.texts)
 
     def event(self, event: Event) -> Event:
         """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
@@ -198,7 +204,7 @@ def _delta(gone: ErasedContent, content: bytes) -> bytes:
         match item:
             case {"output": {"raw": bytes(raw)}, "ctxd_part": _}:
                 # A part of an event that continues in other deltas: purged if its middle is in a purged text.
-                if any(raw[len(raw) // 2 :][:_SAMPLE_BYTES] in text.encode() for text in gone.texts):
+                if any(raw[len(raw) // 2 :][:_SAMPLE_BYTES] in text for text in gone.encoded_texts):
                     left = {**item, "output": {"raw": PURGED_TEXT.encode()}}
             case _:
                 if (purged := gone.event(event)) is not event:
