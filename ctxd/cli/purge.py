@@ -12,7 +12,7 @@ from ctxd.cli.common_options import Invocation, common, object_argument, session
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import session_if_any
-from ctxd.cli.spool_maintenance import erase
+from ctxd.cli.spool_maintenance import hold
 from ctxd.cli.undelivered_commits import erase_undelivered
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short
@@ -66,7 +66,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
             id, what = _target(client, session, object, turns)
         except (NotFound, Stop):
             # Only a hook event that the daemon has not received may have it.
-            if not turns and yes and (waiting := erase(socket, (object, os.path.abspath(object)))):
+            if not turns and yes and (waiting := _erase_waiting(socket, (object, os.path.abspath(object)))):
                 return _erased_waiting(run, waiting)
             raise
         beside = _with_content(client, object.removeprefix(_CHAT)) if commits else []
@@ -75,9 +75,13 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         if not yes:
             _require_confirmed(what)
         quoted = (id, object, os.path.abspath(object) if "/" in object else "")
-        waiting = 0 if turns else erase(socket, quoted)
+        # An event that waits is erased once the daemon has erased the object, and none is delivered in between.
+        with hold(socket) as held:
+            done = client.object_purge(id, turns=turns or None)
+            waiting = 0 if turns else held.erase(quoted)
         undelivered = _erased_commits(object.removeprefix(_CHAT)) if commits else 0
-        done = _with_commits(client, client.object_purge(id, turns=turns or None), beside)
+        # A capture may have delivered some of its commits meanwhile.
+        done = _with_commits(client, done, _with_content(client, object.removeprefix(_CHAT)) if commits else ())
         # The purge of the chat also erased the texts that its commits share with it.
         left = len(_with_content(client, object.removeprefix(_CHAT))) if is_chat and not turns else 0
     if run.screen.as_json:
@@ -88,6 +92,12 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         hint = "if a verification or a backup is running, the daemon erases the files when it ends"
         raise Stop(FAILURE, f"not yet erased: {', '.join(done.residue)}", hint=hint, symbol="residue")
     return OK
+
+
+def _erase_waiting(socket: str | None, names: Sequence[str]) -> int:
+    """Erase the waiting events that quote one of ``names``. Returns: their number. Raises: OSError."""
+    with hold(socket) as held:
+        return held.erase(names)
 
 
 def _require_confirmed(what: str) -> None:

@@ -3,8 +3,9 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,32 +23,60 @@ from ctxd_protocol.ids import captured_session_id
 _CHAT: Final = "chat:"
 _DELIVERY_S: Final = 30.0
 
+_BEFORE: Final = r"(?:(?<=\\[nrt])|(?<![\w.])(?<![\w.]-))"
+"""What precedes an id or a path: no other part of a name, except an escape such as in the text of a JSON file."""
 
-def erase(socket: str | None, names: Iterable[str]) -> int:
-    """Erase the waiting events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all events
-    of that session. This includes events for other sockets than ``socket``, from hooks with another environment, and
-    events in the default state directory.
+_NOTHING: Final = r"(?!)"
 
-    Returns their number. Raises: OSError for a directory that cannot be used, after erasing all other events.
-    """
-    wanted = [name for name in names if name]
-    erased, failure = 0, None
-    for path, environ in _spools(find_socket(socket).path):
-        try:
-            with _waiting(path, environ) as waiting:
-                erased += 0 if waiting is None else _erase_in(waiting, wanted)
-        except OSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return erased
+
+class HeldEvents:
+    """The waiting events of all ``spools``, which no hook delivers meanwhile. ``failure``: the error of a directory
+    that cannot be used."""
+
+    def __init__(self, spools: list[EventSpool], failure: OSError | None) -> None:
+        self._spools = spools
+        self._failure = failure
+
+    def erase(self, names: Iterable[str]) -> int:
+        """Erase the events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all events of
+        that session.
+
+        Returns their number. Raises: OSError for a directory that cannot be used, after erasing all other events.
+        """
+        wanted = [name for name in names if name]
+        erased, failure = 0, self._failure
+        for waiting in self._spools:
+            try:
+                erased += _erase_in(waiting, wanted)
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return erased
+
+
+@contextmanager
+def hold(socket: str | None) -> Iterator[HeldEvents]:
+    """Keep hooks from delivering the waiting events for the block. This includes events for other sockets than
+    ``socket``, from hooks with another environment, and events in the default state directory."""
+    failure: OSError | None = None
+    spools: list[EventSpool] = []
+    with ExitStack() as stack:
+        for path, environ in _spools(find_socket(socket).path):
+            try:
+                waiting = stack.enter_context(_waiting(path, environ))
+            except OSError as error:
+                failure = failure or error
+            else:
+                spools += () if waiting is None else (waiting,)
+        yield HeldEvents(spools, failure)
 
 
 def _erase_in(waiting: EventSpool, wanted: list[str]) -> int:
-    erased = 0
+    erased, quoting = 0, _quoting(wanted)
     for name in (*waiting.names(), *waiting.drafts()):
         with suppress(FileNotFoundError):
-            if _quotes(waiting.read(name), wanted):
+            if _quotes(waiting.read(name), wanted, quoting):
                 waiting.erase(name)
                 erased += 1
     return erased
@@ -77,8 +106,8 @@ def deliver_waiting(socket: str | None) -> None:
 
 
 def findings(socket: str) -> Iterator[Finding]:
-    """Check that no event is waiting for the daemon at ``socket`` or was dropped, and the same for other sockets, which
-    hooks with another environment use."""
+    """Check that no event is waiting for the daemon at ``socket`` or was dropped, and that no hook ignored a setting.
+    The same for other sockets, which hooks with another environment use."""
     yield _finding("hooks", socket, "the next hook delivers them once the daemon responds")
     own = os.path.abspath(find_socket(socket).path)
     for folder in _folders(dict(os.environ)):
@@ -132,7 +161,14 @@ def _waiting(path: str, environ: dict[str, str]) -> Iterator[EventSpool | None]:
         waiting.close()
 
 
-def _quotes(frame: bytes, names: list[str]) -> bool:
+def _quoting(names: list[str]) -> re.Pattern[str]:
+    """A pattern of those of ``names`` that are ids or paths, as a whole: ``a.py`` is in ``src/a.py`` and in ``Read
+    a.py.``, but not in ``schema.py`` or ``a.py.orig``."""
+    either = "|".join(re.escape(name) for name in names if not name.startswith(_CHAT)) or _NOTHING
+    return re.compile(rf"{_BEFORE}(?:{either})(?!\w|[.-]\w)")
+
+
+def _quotes(frame: bytes, names: list[str], quoting: re.Pattern[str]) -> bool:
     """True if the event quotes one of ``names``, or cannot be decoded: then it might quote them."""
     try:
         params = msgspec.json.decode(frame)["params"]
@@ -140,10 +176,7 @@ def _quotes(frame: bytes, names: list[str]) -> bool:
         session = captured_session_id(params["harness"], event["session_id"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return True
-    if f"{_CHAT}{session}" in names:
-        return True
-    texts = list(_texts(event))
-    return any(name in text for name in names if not name.startswith(_CHAT) for text in texts)
+    return f"{_CHAT}{session}" in names or any(quoting.search(text) for text in _texts(event))
 
 
 def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value

@@ -379,58 +379,6 @@ def test_a_damaged_event_is_reported_and_blocks_no_other(harness: Harness) -> No
     assert "3 events dropped, the last one: damaged" in found["found"]
 
 
-@pytest.mark.requirement("HOK-6")
-def test_a_purge_erases_the_events_that_wait(harness: Harness) -> None:
-    harness.tool("toolu_known", "known")
-    harness.daemon.kill()
-    harness.tool("toolu_known", "SECRET one")
-    harness.tool("toolu_other", "SECRET two")
-    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
-    harness.daemon.start()
-    assert ctx(harness, "purge", "toolu_known", "-s", harness.session, "--yes").returncode == 0
-    assert not any(b"SECRET one" in path.read_bytes() for path in harness.waiting())
-    assert len(harness.waiting()) == 2
-    assert ctx(harness, "purge", "toolu_other", "-s", harness.session, "--yes").returncode == 0
-    assert not any(b"SECRET" in path.read_bytes() for path in harness.waiting())
-    harness.hook("UserPromptSubmit", prompt="four", prompt_id="p4")
-    assert texts(events(harness)) == ["three", "four"]
-
-
-@pytest.mark.requirement("HOK-6")
-def test_a_purge_erases_a_half_written_event_of_a_killed_hook(harness: Harness) -> None:
-    harness.daemon.kill()
-    harness.tool("toolu_1", "SECRET")
-    (waiting,) = harness.waiting()
-    draft = waiting.with_suffix(".draft")
-    draft.write_bytes(waiting.read_bytes()[:-40])
-    harness.daemon.start()
-    assert ctx(harness, "purge", "toolu_1", "-s", harness.session, "--yes").returncode == 0
-    assert not waiting.exists() and not draft.exists()
-
-
-@pytest.mark.requirement("HOK-6")
-def test_a_purge_erases_the_events_that_wait_for_other_sockets(harness: Harness) -> None:
-    harness.tool("toolu_known", "known")
-    there = harness.environ
-    for elsewhere in (
-        {"CTXD_SOCKET": str(harness.home / "other.sock")},
-        {"CTXD_SOCKET": "/nowhere.sock", "XDG_STATE_HOME": str(harness.home / "state")},
-    ):
-        harness.environ = {**there, **elsewhere}
-        harness.tool("toolu_known", "SECRET one")
-        harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
-    # A directory that others may write to is left alone, and the rest is erased first.
-    odd = harness.waiting()[0].parent.with_name("%2Fa.sock")
-    odd.mkdir(mode=0o777)
-    odd.chmod(0o777)
-    places = {"HOME": str(harness.home), "XDG_STATE_HOME": str(harness.home / "state")}
-    environ = {**os.environ, **places, "CTXD_SOCKET": harness.daemon.socket}
-    failed = programs.run("ctx", ("purge", "toolu_known", "-s", harness.session, "--yes"), env=environ)
-    assert failed.returncode == 1 and str(odd) in failed.stderr
-    found = [*harness.waiting(), *harness.home.glob("state/ctx-hook/*/*.event")]
-    assert len(found) == 2 and not any(b"SECRET" in path.read_bytes() for path in found)
-
-
 @pytest.mark.requirement("HOK-3")
 def test_an_event_waits_for_a_daemon_that_knows_no_hooks_yet(harness: Harness) -> None:
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as threads:
