@@ -14,7 +14,7 @@ import msgspec
 from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.hook import delivery
-from ctxd.hook.event_spool import LOST, EventSpool
+from ctxd.hook.event_spool import LOST, SETTINGS, EventSpool
 from ctxd.transcripts.record_decoding import decoded
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import without_state_home
@@ -126,13 +126,16 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
         with _waiting(find_socket(socket).path, dict(os.environ)) as waiting:
             if waiting is None:
                 return ok(name, "no event waits")
-            number, lost = len(waiting.names()), waiting.lost()
+            number, lost, ignored = len(waiting.names()), waiting.lost(), waiting.settings()
     except OSError as error:
         folder = delivery.waiting_root(os.environ)
         return fail(name, f"{error.filename or folder}: {error.strerror or error}", f"make {folder} yours, mode 0700")
     if lost:
         dropped = f"ctx import reads them from the transcripts; then remove {waiting.path}/{LOST}"
         return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", dropped)
+    if ignored:
+        corrected = f"correct it where the harness or its hooks set it; then remove {waiting.path}/{SETTINGS}"
+        return warn(name, f"a hook ignored {ignored[-1]}", corrected)
     return warn(name, f"{count(number, 'event')} waiting", remedy) if number else ok(name, "no event waits")
 
 

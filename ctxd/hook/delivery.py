@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 DELIVERY_S = 1.5
 """Seconds for delivering the new event and the waiting ones; $CTXD_HOOK_SECONDS overrides it."""
 
+DELIVERY_S_MAX = 86_400.0
+"""Maximum of $CTXD_HOOK_SECONDS. A larger value, as one that is no positive number, is ignored."""
+
+SHORTEN_CHARS_MIN = 200
+"""Minimum of ``--shorten``. A smaller value, as one that is no number, is ignored: the output is not shortened."""
+
 REST_S = 2.5
 """Seconds for all other work; the process is then terminated unconditionally."""
 
@@ -114,7 +120,8 @@ class HookRun:
             name_session(os.environ, options.get("--socket"))
         event, name = HookedEvent(harness, raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
-        frame = _frame(harness, with_transcript_lines(event, order), at_ns, options.get("--shorten"))
+        shorten = options.get("--shorten", "")
+        frame = _frame(harness, with_transcript_lines(event, order), at_ns, _chars(shorten))
         order.wait()
         reply = self._deliver(frame, name, may_wait=order.has_waiting)
         if b'"output":"' in reply:
@@ -122,6 +129,8 @@ class HookRun:
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
         order.end()
+        if unusable := unusable_settings(os.environ.get("CTXD_HOOK_SECONDS", ""), shorten):
+            make_spool(self._socket, os.environ).note_settings(unusable)
 
     def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:
         """Send ``frame`` after all waiting events, or keep it. Return the daemon's reply, empty for none."""
@@ -374,8 +383,8 @@ def _agent_of(text: str) -> str:
     return ""
 
 
-def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
-    """The JSON-RPC call that records the event ``raw``, one line.
+def _frame(harness: str, raw: bytes, at_ns: int, shorten_chars: int) -> bytes:
+    """The JSON-RPC call that records the event ``raw``, one line; ``shorten_chars``: 0 for no limit.
 
     Raises: OverflowError, and as ``large_event_shortening.cut``.
     """
@@ -387,7 +396,7 @@ def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
         if len(text) > FRAME_BYTES_MAX:
             raise OverflowError("the event is too large")
     op_id = f"hook-{at_ns:x}-{os.getpid()}-{os.urandom(6).hex()}"
-    limit = f',"shorten_chars":{int(shorten)}' if shorten else ""
+    limit = f',"shorten_chars":{shorten_chars}' if shorten_chars else ""
     head = (
         '{"jsonrpc":"2.0","id":1,"method":"session.hook","params":'
         f'{{"harness":"{harness}","op_id":"{op_id}","at":{at_ns // 1_000_000}{limit},"input":'
@@ -515,7 +524,33 @@ def code_of(reply: bytes) -> str:
 
 def delivery_s() -> float:
     """Seconds for delivering, from the environment or by default."""
-    return float(os.environ.get("CTXD_HOOK_SECONDS") or DELIVERY_S)
+    return _seconds(os.environ.get("CTXD_HOOK_SECONDS", "")) or DELIVERY_S
+
+
+def _seconds(given: str) -> float:
+    """The number of seconds ``given``; 0 if it is not a number, or not in the range of a time limit."""
+    try:
+        seconds = float(given)
+    except ValueError:
+        return 0.0
+    return seconds if 0 < seconds <= DELIVERY_S_MAX else 0.0
+
+
+def _chars(given: str) -> int:
+    """The number of characters ``given``; 0 if it is not a number, or not in the range that the daemon accepts."""
+    chars = int(given) if given.isascii() and given.isdigit() and len(given) <= 15 else 0
+    return chars if chars >= SHORTEN_CHARS_MIN else 0
+
+
+def unusable_settings(seconds: str, shorten: str) -> list[str]:
+    """Describe the settings that a hook ignores; ``seconds``: $CTXD_HOOK_SECONDS, ``shorten``: --shorten, each empty if
+    it is not set."""
+    found = []
+    if seconds and not _seconds(seconds):
+        found.append(f"CTXD_HOOK_SECONDS={seconds[:40]} is not a positive number of seconds")
+    if shorten and not _chars(shorten):
+        found.append(f"--shorten {shorten[:40]} is not a number of at least {SHORTEN_CHARS_MIN} characters")
+    return found
 
 
 def now() -> float:

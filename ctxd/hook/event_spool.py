@@ -26,6 +26,10 @@ LOST = "lost"
 """Name of the file with a line for each event that was dropped: its time in ms and the reason. A zero byte stands for
 an event that was dropped because the disk was full, also for this line."""
 
+SETTINGS = "settings"
+SETTINGS_MAX = 20
+"""Name of the file with a line for each setting that a hook ignored, and maximum number of its lines."""
+
 
 class EventSpool:
     """The directory of undelivered events for one socket, each in a file of mode 0600 named by its time."""
@@ -151,6 +155,21 @@ class EventSpool:
         try:
             lines = self.read(LOST).decode("utf-8", "replace").replace("\0", "0 disk\n").splitlines()
             return [line.partition(" ")[2] for line in lines]
+        except FileNotFoundError:
+            return []
+
+    def note_settings(self, ignored: list[str]) -> None:
+        """Note settings that a hook ignored, each once, for ``ctx doctor``. Raises: OSError."""
+        known = self.settings()
+        new = [each for each in ignored if " ".join(each.split()) not in known]
+        if new and len(known) < SETTINGS_MAX:
+            with self.opened(SETTINGS, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+                file.write("".join([" ".join(each.split()) + "\n" for each in new]).encode("utf-8", "replace"))
+
+    def settings(self) -> list[str]:
+        """The settings that hooks ignored. Raises: OSError."""
+        try:
+            return self.read(SETTINGS).decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return []
 
