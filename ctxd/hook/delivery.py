@@ -51,11 +51,17 @@ START_WRITTEN_S = 2.0
 END_WRITTEN_S = 0.5
 """The same from the end of the call, for a call that ended before it was written: the harness waits for this hook."""
 
+LATE_FOLDER = "late"
+"""Directory of the files for events that wait for the transcript."""
+
 LATE = ".late"
-"""Suffix of the file for an event that waits for the transcript."""
+"""Suffix of each of these files."""
 
 LATE_S = 3.0
 """Maximum seconds until such an event is delivered; an older file was left by a killed hook."""
+
+WAITING = (".event", ".draft")
+"""Suffixes of the files for events that wait for the daemon."""
 
 _PAUSE_S = 0.01
 _SLACK_S = 0.05
@@ -247,7 +253,7 @@ class HookedEvent:
 class EventOrder:
     """The order of an event among the events of its session.
 
-    While an event waits for the transcript, in a detached process, the spool's directory has a file for it. Until that
+    While an event waits for the transcript, in a detached process, ``LATE_FOLDER`` has a file for it. Until that
     is removed, later events of the session wait in detached processes too: a denied call, for example, has no end event
     before the answer. The hook of a call's end may print, so it waits undetached, for ``END_WRITTEN_S`` at most.
     """
@@ -255,6 +261,7 @@ class EventOrder:
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
         self.has_waiting = False  # True if the spool has events.
         self._folder: int | None = None
+        self._late_folder: int | None = None
         self._path = path
         self._name = name
         self._is_main = event.is_main
@@ -269,8 +276,12 @@ class EventOrder:
         """Continue in a detached process, for which the harness does not wait. Raises: OSError."""
         try:
             folder = make_folder(self._path, os.environ)
+            try:
+                os.mkdir(LATE_FOLDER, 0o700, dir_fd=folder)
+            except FileExistsError:
+                pass
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(os.open(self._name + self._call, flags, 0o600, dir_fd=folder))
+            os.close(os.open(f"{LATE_FOLDER}/{self._name}{self._call}", flags, 0o600, dir_fd=folder))
             os.close(folder)
         except OSError:
             pass  # Losing the order is better than losing the text.
@@ -294,10 +305,16 @@ class EventOrder:
     def _list_earlier(self) -> bool:
         """List the events of all hooks again. Returns: True while an earlier event of the session waits for the
         transcript. Raises: OSError."""
-        # The names of events begin with their times.
-        names = [each for each in os.listdir(self._folder) if each[:20].isdigit()]
-        self._late = [each for each in names if each.endswith(LATE)]
-        self.has_waiting = len(names) > len(self._late)
+        with os.scandir(self._folder) as entries:  # Not a list: thousands may wait.
+            self.has_waiting = any(entry.name.endswith(WAITING) for entry in entries)
+        if self._late_folder is None:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._late_folder = os.open(LATE_FOLDER, flags, dir_fd=self._folder)
+            except FileNotFoundError:
+                return False
+        # The names begin with the times of the events.
+        self._late = [each for each in os.listdir(self._late_folder) if each[:20].isdigit()]
         return self._is_main and any(
             self._session in each and each < self._name and not self._is_own_start(each) and _age_s(each) < LATE_S
             for each in self._late
@@ -308,7 +325,7 @@ class EventOrder:
         for each in self._late:
             if each == self._name + self._call or self._is_own_start(each) or _age_s(each) > 2 * LATE_S:
                 try:
-                    os.unlink(each, dir_fd=self._folder)
+                    os.unlink(each, dir_fd=self._late_folder)
                 except FileNotFoundError:
                     pass
 
@@ -418,12 +435,9 @@ def deliver_waiting(
     daemon has accepted or refused are removed. If another hook is delivering, this waits for it, so that all events of
     a session arrive in order.
     """
-    while not waiting.lock():
-        if now() > ends:
-            return b""
-        time.sleep(_PAUSE_S)
-    waiting.clear()
     found, connection, unkept, postponed = b"", DaemonConnection(path, ends), unkept or {}, set[str]()
+    if not _take_over(waiting, connection, ends):
+        return b""
     while names := sorted({*waiting.names(), *unkept} - postponed):
         for name in names:
             if now() >= ends:
@@ -443,6 +457,21 @@ def deliver_waiting(
     return found
 
 
+def _take_over(waiting: "EventSpool", connection: "DaemonConnection", ends: float) -> bool:
+    """Begin to deliver: wait for a hook that is delivering, and connect, before the waiting events are listed, of which
+    there may be thousands. Returns: False if this is impossible until ``ends``."""
+    while not waiting.lock():
+        if now() > ends:
+            return False
+        time.sleep(_PAUSE_S)
+    if failure := connection.open():
+        if failure == UNANSWERED:
+            waiting.hold()
+        return False
+    waiting.clear()
+    return True
+
+
 def _settle(waiting: "EventSpool", name: str, unkept: dict[str, bytes], refusal: str) -> None:
     """Remove an event that the daemon has accepted, or refused with the code ``refusal``. Raises: OSError."""
     if refusal:
@@ -459,19 +488,27 @@ class DaemonConnection:
         self._ends = ends
         self._wire: socket | None = None
 
+    def open(self) -> int:
+        """Connect, unless this is connected. Returns: 0, UNREACHABLE, or UNANSWERED if the time was up."""
+        if self._wire is not None:
+            return 0
+        try:
+            wire = socket(AF_UNIX, SOCK_STREAM)
+            wire.settimeout(self._left())
+            wire.connect(self._path)
+        except TimeoutError:
+            return UNANSWERED
+        except OSError:
+            return UNREACHABLE
+        self._wire = wire
+        return 0
+
     def call(self, frame: bytes) -> tuple[int, bytes]:
         """Send ``frame``. Returns: the outcome, and the reply if there is one. REFUSED is permanent; POSTPONED is not,
         as for a session of another host; UNANSWERED means that the time was up."""
-        try:
-            if self._wire is None:
-                wire = socket(AF_UNIX, SOCK_STREAM)
-                wire.settimeout(self._left())
-                wire.connect(self._path)
-                self._wire = wire
-        except TimeoutError:
-            return UNANSWERED, b""
-        except OSError:
-            return UNREACHABLE, b""
+        if failure := self.open():
+            return failure, b""
+        assert self._wire is not None, "it is open"
         reply = b""
         try:
             self._wire.settimeout(self._left())

@@ -26,9 +26,44 @@ LOST = "lost"
 """Name of the file with a line for each event that was dropped: its time in ms and the reason. A zero byte stands for
 an event that was dropped because the disk was full, also for this line."""
 
+USAGE = "usage"
+"""Name of the file with an estimate of the number of waiting events and of their bytes, so that a hook need not look at
+each of them: the figures of ``SpoolUsage``. A killed hook may leave too much in it, a power cut too little."""
+
+COUNTED_ADDITIONS = 1_024
+COUNTED_S = 60.0
+"""Additions after which the events are counted again, and minimum seconds between two counts if there is no room."""
+
+LOCK_TRIES = 500
+LOCK_PAUSE_S = 0.002
+
 SETTINGS = "settings"
 SETTINGS_MAX = 20
 """Name of the file with a line for each setting that a hook ignored, and maximum number of its lines."""
+
+
+class SpoolUsage:
+    """The number of waiting events, their bytes, the time of the newest in ns, the additions since the last count, and
+    the time of that in ms."""
+
+    def __init__(self, number: int = 0, size: int = 0, newest: int = 0, additions: int = 0, counted: int = 0) -> None:
+        self.number = number
+        self.size = size
+        self.newest = newest
+        self.additions = additions
+        self.counted = counted
+
+    def has_room(self, size: int) -> bool:
+        """True if another event, of ``size`` bytes, may wait."""
+        return self.number < WAITING_MAX and self.size + size <= WAITING_BYTES_MAX
+
+    def is_recent(self) -> bool:
+        """True if the events were counted less than ``COUNTED_S`` ago."""
+        return abs(time.time_ns() // 1_000_000 - self.counted) < COUNTED_S * 1_000
+
+    def add(self, number: int, size: int) -> None:
+        """Add ``number`` events of ``size`` bytes together; both may be negative."""
+        self.number, self.size = max(0, self.number + number), max(0, self.size + size)
 
 
 class EventSpool:
@@ -66,8 +101,17 @@ class EventSpool:
 
     def after_waiting(self, name: str) -> str:
         """Return ``name``, or one after the newest waiting event if that is much later, as the clock was set back."""
-        newest = max((each for each in self.names() if each[:20].isdigit()), default=name)[:20]
-        return f"{int(newest) + 1:020}{name[20:]}" if int(newest) > int(name[:20]) + CLOCK_NS else name
+        newest = self._newest()
+        return f"{newest + 1:020}{name[20:]}" if newest > int(name[:20]) + CLOCK_NS else name
+
+    def _newest(self) -> int:
+        try:
+            with self.opened(USAGE, os.O_RDWR) as file:
+                _lock(file)
+                usage = _stored(file)
+        except OSError:
+            usage = None
+        return (usage or self._counted()).newest
 
     def drafts(self) -> list[str]:
         """The file names of events that a hook is writing, or was writing when it was killed."""
@@ -78,28 +122,71 @@ class EventSpool:
         return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
 
     def add(self, name: str, frame: bytes) -> str:
-        """Store ``frame`` durably. Returns: empty, or the reason why it cannot be stored."""
-        draft = name + DRAFT
+        """Store ``frame`` so that a kill loses nothing of it, and neither does a power cut on filesystems where the
+        flush of a file includes its name, as on ext4, XFS and Btrfs.
+
+        Returns: empty, or the reason why it cannot be stored.
+        """
+        draft, own = name + DRAFT, self.file_of(name)
+        if not self._reserve(name, len(frame)):
+            return "full"
         try:
-            sizes = [found.st_size for each in self._files() if (found := self._stat(each)) is not None]
-            if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
-                return "full"
             with open(
                 os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
             ) as file:
                 view = memoryview(frame)
                 while view:
                     view = view[file.write(view) :]
+                os.rename(draft, own, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                # After the renaming, to flush the name too: a flush of the directory takes as long as that of the file.
                 os.fsync(file.fileno())
-            os.rename(draft, self.file_of(name), src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
-            if self._stat(draft) is not None:
-                self.erase(draft)
+            for each in (draft, own):
+                if self._stat(each) is not None:
+                    os.unlink(each, dir_fd=self._folder)
+            self._release(len(frame))
             return "disk"
         return ""
 
-    def _files(self) -> list[str]:
-        return [*self.names(), *self.drafts()]
+    def _reserve(self, name: str, size: int) -> bool:
+        """Count an event of ``size`` bytes before it is stored; False if there is no room."""
+        try:
+            with self.opened(USAGE, os.O_RDWR | os.O_CREAT) as file:
+                _lock(file)
+                usage = _stored(file)
+                if usage is None or usage.additions >= COUNTED_ADDITIONS:
+                    usage = self._counted()
+                if not usage.has_room(size) and not usage.is_recent():
+                    usage = self._counted()
+                if has_room := usage.has_room(size):
+                    usage.add(1, size)
+                    usage.additions += 1
+                    usage.newest = max(usage.newest, _time_of(name))
+                _store(file, usage)
+                return has_room
+        except OSError:
+            return self._counted().has_room(size)
+
+    def _release(self, size: int) -> None:
+        """Subtract an event of ``size`` bytes. Ignores errors: the next count corrects the figures."""
+        try:
+            with self.opened(USAGE, os.O_RDWR) as file:
+                _lock(file)
+                if (usage := _stored(file)) is not None:
+                    usage.add(-1, -size)
+                    usage.newest = usage.newest if usage.number else 0
+                    _store(file, usage)
+        except OSError:
+            return
+
+    def _counted(self) -> SpoolUsage:
+        """Count the waiting events, those that are being written included."""
+        usage = SpoolUsage(counted=time.time_ns() // 1_000_000)
+        for name in (*self.names(), *self.drafts()):
+            if (found := self._stat(name)) is not None:
+                usage.add(1, found.st_size)
+                usage.newest = max(usage.newest, _time_of(name))
+        return usage
 
     def clear(self) -> None:
         """Remove the incomplete files of killed hooks."""
@@ -145,10 +232,12 @@ class EventSpool:
 
     def erase(self, name: str) -> None:
         """Remove the event ``name``; a directory of that name is renamed to ``damaged-TIME``. Raises: OSError."""
+        found = self._stat(name)
         try:
             os.unlink(name, dir_fd=self._folder)
         except IsADirectoryError:
             os.rename(name, f"damaged-{time.time_ns()}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._release(0 if found is None else found.st_size)
 
     def lost(self) -> list[str]:
         """The reasons for which events were dropped, oldest first. Raises: OSError."""
@@ -197,6 +286,33 @@ class EventSpool:
                     _append(file, f"{time.time_ns() // 1_000_000} {reason}\n".encode(), end)
         except OSError:
             return
+
+
+def _time_of(name: str) -> int:
+    """The time in the name of an event, in ns; 0 if it has none."""
+    return int(name[:20]) if name[:20].isdigit() and name[:20].isascii() else 0
+
+
+def _lock(file: FileIO) -> None:
+    """Wait for the lock of ``file``, which its closing gives up. Raises: OSError, also if it is held for too long."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+    raise TimeoutError
+
+
+def _stored(file: FileIO) -> SpoolUsage | None:
+    """The figures in ``file``; None if it is new or damaged. Raises: OSError."""
+    words = os.pread(file.fileno(), 200, 0).split()
+    return SpoolUsage(*map(int, words)) if len(words) == 5 and all(map(bytes.isdigit, words)) else None
+
+
+def _store(file: FileIO, usage: SpoolUsage) -> None:
+    figures = usage.number, usage.size, usage.newest, usage.additions, usage.counted
+    os.pwrite(file.fileno(), b"%020d %020d %020d %020d %020d\n" % figures, 0)
 
 
 def _append(file: FileIO, line: bytes, end: int) -> None:

@@ -29,6 +29,7 @@ def fill(harness: Harness, name: str) -> None:
     """Leave no room among the waiting events: an event at ``name``, damaged, has as many bytes as all may have."""
     with (harness.waiting()[0].parent / f"{name}-0.event").open("wb") as file:
         file.truncate(256 << 20)
+    (harness.waiting()[0].parent / "usage").unlink()  # As if the file had come before it.
 
 
 @pytest.mark.requirement("HOK-5")

@@ -59,7 +59,7 @@ def test_no_hook_delivers_an_event_between_the_purge_and_its_erasure(
 
 
 @pytest.mark.requirement("HOK-6")
-def test_a_purge_erases_what_a_killed_hook_left_half_written(harness: Harness) -> None:
+def test_a_purge_erases_a_half_written_event_of_a_killed_hook(harness: Harness) -> None:
     harness.daemon.kill()
     harness.tool("toolu_1", "SECRET")
     (waiting,) = harness.waiting()

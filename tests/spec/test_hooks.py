@@ -239,6 +239,7 @@ def test_events_that_wait_are_delivered_in_order_although_the_clock_was_set_back
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     (first,) = harness.waiting()
     # As if the first event had come an hour later.
+    first.with_name("usage").unlink()
     first.rename(first.with_name(f"{int(first.name[:20]) + 3600 * 10**9:020}{first.name[20:]}"))
     harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
     harness.daemon.start()
@@ -356,6 +357,7 @@ def test_events_that_wait_are_bounded_and_a_dropped_one_is_reported(harness: Har
     folder = harness.waiting()[0].parent
     with (folder / "99999999999999999999-0.event").open("wb") as file:
         file.truncate(256 << 20)
+    (folder / "usage").unlink()  # As if the file had come before it.
     harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
     assert len(harness.waiting()) == 2
     done = ctx(harness, "doctor", "--json")
