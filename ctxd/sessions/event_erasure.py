@@ -2,9 +2,12 @@
 
 The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing. It is
 removed from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session
-is removed too, so that no earlier version of a segment keeps it. All but ``events_in`` is pure.
+is removed too, so that no earlier version of a segment keeps it: in the title, in labels, and in the summaries and tags
+of commits also longer texts that quote it. All but ``events_in`` is pure.
 """
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +23,7 @@ from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
-from ctxd.sessions.session_settings import SessionSettings
+from ctxd.sessions.session_settings import HARNESS_LABELS, SessionSettings
 from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     AppendChat,
@@ -34,6 +37,7 @@ from ctxd.sessions.stored_session import (
 from ctxd.store.purge import COMMITS_OF
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.session_types import PURGED_TEXT
 
 PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", name=PURGED_TEXT)
@@ -41,12 +45,19 @@ PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", nam
 
 _SAMPLE_BYTES: Final = 64
 
+_QUOTE_CHARS: Final = 8
+"""The least length of a purged text that is found inside a longer title, label, summary or tag, and of a title that is
+found inside a purged text. Shorter ones, such as "yes", are parts of many texts by chance: they must be equal."""
+
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 _TEXTS: Final = ("text", "summary")
 _CONTENT: Final = (*_TEXTS, "signature", "encrypted", "args", "data", "meta")
 """Fields of events that hold content, except attachments. The texts come first: an event that loses its text loses all
 its content."""
+
+_RECORDED: Final = ("title", "prompt")
+"""Fields with text among those that a harness recorded about its session."""
 
 _KEPT: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object", "is_error")
 
@@ -85,7 +96,8 @@ class ErasedContent:
 
     def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = (), recorded: bool = False) -> None:
         self._takes_recorded = recorded
-        self._recorded: dict[str, str] = {}
+        self._titles: dict[tuple[str, int], str] = {}
+        self._quoting: dict[str, bool] = {}
         contents = [[*_content(event).values(), *(text for _, text in _attached(event) if text)] for event in events]
         self.events = sum(map(bool, contents))
         self.texts = frozenset(texts).union(*contents)
@@ -128,24 +140,70 @@ class ErasedContent:
         """Return the preview of the newest user message without purged texts."""
         return PURGED_TEXT if preview in self._previews else preview
 
-    def recorded(self, text: str) -> str:
-        """Return ``text``, a title or first prompt, perhaps cut, that a harness recorded; ``PURGED_TEXT`` if a purged
-        text contains it."""
-        if not text:
+    @cached_property
+    def _lines(self) -> frozenset[str]:
+        """The texts as single lines, the form of a title. Longer texts cannot be in the settings of a session."""
+        return frozenset(" ".join(text.split()) for text in self.texts if len(text) <= SETTINGS_BYTES_MAX) - {""}
+
+    @cached_property
+    def _parts(self) -> list[str]:
+        """The lines that are also found inside a longer one, shortest first."""
+        return sorted((line for line in self._lines if len(line) >= _QUOTE_CHARS), key=len)
+
+    def quotes(self, text: str) -> bool:
+        """Return True if ``text`` is a purged text, or contains one of at least ``_QUOTE_CHARS`` characters."""
+        # Many versions have the same text.
+        if (found := self._quoting.get(text)) is None:
+            line = " ".join(text.split())
+            fitting = self._parts[: bisect_right(self._parts, len(line), key=len)]
+            found = self._quoting[text] = line in self._lines or any(each in line for each in fitting)
+        return found
+
+    def title(self, text: str, least: int = _QUOTE_CHARS) -> str:
+        """Return ``text``, a title or first prompt, perhaps cut; erased if it quotes a purged text, or is a part of
+        one and has at least ``least`` characters."""
+        if not text or text == PURGED_TEXT:
             return text
         # Every version of a head has them, so the result is cached.
-        left = self._recorded.get(text)
+        left = self._titles.get((text, least))
         if left is None:
-            goes = self._takes_recorded or any(text in each for each in self.texts)
-            left = self._recorded[text] = PURGED_TEXT if goes else text
+            part = re.compile(r"\s+".join(map(re.escape, text.split())))
+            quoted = len(text) >= least and any(part.search(each) for each in self.texts)
+            left = self._titles[text, least] = _erased(text) if quoted or self.quotes(text) else text
         return left
 
     def settings(self, settings: SessionSettings) -> SessionSettings:
         """Return ``settings`` without purged texts."""
-        if (known := settings.recorded) is None:
-            return settings
-        left = msgspec.structs.replace(known, title=self.recorded(known.title), prompt=self.recorded(known.prompt))
-        return msgspec.structs.replace(settings, recorded=left)
+        stored = msgspec.to_builtins(settings)
+        left = self.stored_settings(stored)
+        return settings if left == stored else msgspec.convert(left, SessionSettings)
+
+    def stored_settings(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a session, as ``stored``, without purged texts."""
+        left = dict(stored)
+        if title := stored.get("title"):
+            left["title"] = self.title(title)
+        if labels := stored.get("labels"):
+            left["labels"] = {name: self._label(name, value) for name, value in labels.items()}
+        if recorded := stored.get("recorded"):
+            left["recorded"] = {
+                name: self._recorded(value) if name in _RECORDED else value for name, value in recorded.items()
+            }
+        return left
+
+    def _label(self, name: str, value: str) -> str:
+        # Without its identity, the session would be imported a second time.
+        return value if name in HARNESS_LABELS or not self.quotes(value) else _erased(value)
+
+    def _recorded(self, text: str) -> str:
+        if self._takes_recorded and text:
+            return PURGED_TEXT
+        return self.title(text, least=1)
+
+
+def _erased(text: str) -> str:
+    """Return the replacement of ``text``, which is not longer."""
+    return PURGED_TEXT if len(text.encode()) >= len(PURGED_TEXT) else ""
 
 
 def list_chat_entities(sessions: Iterable[str]) -> tuple[str, ...]:
@@ -170,10 +228,8 @@ def make_eraser(gone: ErasedContent) -> Callable[[Document], Document | None]:
             name: document.payload[name] for name in ("preview", "first_prompt") if name in document.payload
         }
         kept: dict[str, Any] = {name: gone.preview(text) for name, text in shown.items()}
-        settings = document.payload["settings"]
-        if recorded := settings.get("recorded"):
-            words = {name: gone.recorded(recorded[name]) for name in ("title", "prompt") if name in recorded}
-            shown["settings"], kept["settings"] = settings, {**settings, "recorded": {**recorded, **words}}
+        shown["settings"] = document.payload["settings"]
+        kept["settings"] = gone.stored_settings(shown["settings"])
         return None if kept == shown else _with(document, {**document.payload, **kept}, document.content)
 
     return restate
@@ -184,8 +240,10 @@ def _commit(gone: ErasedContent, document: Document) -> Document | None:
     the id of the commit."""
     payload, content = document.payload, document.content
     summary = payload.get("summary", "")
-    if summary and any(text.startswith(summary) for text in gone.texts):
+    if summary and (any(text.startswith(summary) for text in gone.texts) or gone.quotes(summary)):
         payload = {name: value for name, value in payload.items() if name != "summary"}
+    if any(map(gone.quotes, tags := payload.get("tags") or ())):
+        payload = {**payload, "tags": [tag for tag in tags if not gone.quotes(tag)]}
     if payload.get(STORED_NAMES["format"]) == events_v1.NAME and isinstance(content, bytes):
         content = _delta(gone, content)
     if payload is document.payload and content is document.content:

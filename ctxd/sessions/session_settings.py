@@ -98,7 +98,7 @@ def origin_of(settings: SessionSettings) -> SessionOrigin | None:
     )
 
 
-_HARNESS_LABELS: Final = frozenset(
+HARNESS_LABELS: Final = frozenset(
     {"harness", "native_session", "imported", "parser", "hidden", "handed_over", "spawned_by"}
 )
 """Labels by which hooks, imports, hand-overs and ``ctx mcp`` identify the session of a harness."""
@@ -107,7 +107,7 @@ _HARNESS_LABELS: Final = frozenset(
 def continued(settings: SessionSettings) -> SessionSettings:
     """Return the settings of a session that continues one with ``settings``. Of the harness's metadata, it keeps only
     the title and the first prompt, not the harness's labels."""
-    labels = {name: value for name, value in settings.labels.items() if name not in _HARNESS_LABELS}
+    labels = {name: value for name, value in settings.labels.items() if name not in HARNESS_LABELS}
     recorded = settings.recorded
     if recorded is not None:
         recorded = RecordedSession(title=recorded.title, prompt=recorded.prompt)

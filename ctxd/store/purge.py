@@ -29,7 +29,9 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
+from ctxd.objects.commit_document import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
+from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index, journal
@@ -105,9 +107,8 @@ def apply(
     dropped = {version.content for version in found if version.content is not None} - shared
     text_count = len(dropped) + purge.messages
     if purge.restate is not None:
-        for version, document in _restated(connection, versions, purge.within, purge.restate):
+        for version, document, content in _restated(connection, versions, purge.within, purge.restate):
             found.append(version)
-            content = _keep_text(connection, document.content)
             written[_key(version)] = _rewritten(version, document, content)
             if version.content is not None and version.content != content:
                 dropped.add(version.content)
@@ -121,7 +122,9 @@ def apply(
         for tx in sorted({version.tx for version in found})
     ]
     versions.rewrite(list(written.values()), [places[key] for key in written])
-    commit_index.fill(connection, versions, list(written.values()))
+    if commits := {version.id for version in found if version.id.startswith(COMMIT_PREFIX)}:
+        # The newest version of a commit may not be among those written.
+        commit_index.fill(connection, versions, versions.as_of(sorted(commits)))
     _drop_texts(connection, texts, {version.content for version in found if version.id.startswith(ARTIFACT)})
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:
@@ -177,8 +180,8 @@ def _key(version: Version) -> tuple[str, int, int]:
 
 def _restated(
     connection: sqlite_file.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
-) -> Iterator[tuple[Version, Document]]:
-    """Every version of an entity ``within`` that ``restate`` changes, and its replacement.
+) -> Iterator[tuple[Version, Document, bytes | None]]:
+    """Every version of an entity ``within`` that ``restate`` changes, its replacement, and the text of that.
 
     Raises: CtxdError corrupt for one that cannot be read; as ``restate``.
     """
@@ -188,15 +191,19 @@ def _restated(
                 if version.body is None:
                     continue
                 text = None if version.content is None else _inline(connection, version.content)
-                if text is None and version.content is not None:
-                    # Not in the database: it must be a large commit that a client made, which is purged by its own id.
-                    continue
                 try:
                     document = restate(decode_document(id, version.body, text))
                 except (ValueError, msgspec.MsgspecError) as error:
                     raise CtxdError("corrupt", f"{id} cannot be read: {error}") from error
-                if document is not None:
-                    yield version, document
+                if document is None:
+                    continue
+                if text is None and version.content is not None:
+                    # Not in the database: it must be a large commit that a client made. Its content is purged by its
+                    # own id.
+                    hashed = commit_hash(document.payload, version.content.hex())
+                    yield version, msgspec.structs.replace(document, content_hash=hashed), version.content
+                else:
+                    yield version, document, _keep_text(connection, document.content)
 
 
 def nothing_purged() -> bytes:

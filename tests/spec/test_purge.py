@@ -14,6 +14,7 @@ from ctxd.formats.cbor_array import encoded, joined
 from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.event_types import PromptEvent
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.session_types import Message
 from tests import programs
 from tests.client.running import Running
@@ -255,3 +256,56 @@ def test_a_commit_that_its_purge_makes_longer_than_a_text_in_the_database_is_pur
         left, at = left + page.data, page.next_offset
     purged = encoded(events_v1.item_of(PromptEvent(text="[purged]")))
     assert left == joined([purged] * (1_040_000 // len(item)))
+
+
+@pytest.mark.requirement("LST-9", "SEC-8", "SEC-10")
+def test_the_purge_of_a_chat_erases_titles_labels_and_tags_that_quote_it(kept: Running, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    text, word = f"my password is {TOKEN}", "xyzzy-plugh"
+    with connect_sync(kept.socket) as client:
+        client.session_create("a", session="s", labels={"k": text, "note": f"see {OTHER}", "team": "blue"})
+        client.session_append("s", [Message(role="user", content=f"my password\n  is {TOKEN}")])
+        client.session_append("s", [Message(role="assistant", content=text)])
+        client.session_append("s", [Message(role="user", content=OTHER), Message(role="user", content="x")])
+        client.session_append("s", [Message(role="user", content=word)])
+        commit = client.context_current(session="s").context_id
+        client.commit_tag(commit, word)
+        client.commit_tag(commit, "kept")
+        client.commit_tag(commit, word, remove=True)
+        client.commit_annotate(commit, f"quotes {OTHER}")
+        client.commit_annotate(commit, "my summary")
+        large = client.commit_checkpoint(
+            "narrative-v1", "x" * (CONTENT_INLINE_BYTES_MAX + 1), session="s", summary=f"about {OTHER}"
+        ).commit.commit
+        client.commit_tag(large, f"v-{word}")
+        client.commit_tag(large, f"v-{word}", remove=True)
+        client.commit_tag(large, "v1")
+        client.commit_annotate(large, "a large commit")
+        client.session_annotate("s", title=f"title of {OTHER}")
+        client.session_annotate("s", title=f"password is {TOKEN}")
+        client.session_annotate("s", title=f"my password\n  is {TOKEN} indeed")
+        fork = client.session_fork("s").session
+        client.session_annotate("s", labels={"k": "y", "short": "x"})
+        client.session_annotate(fork, title="x")
+        assert client.session_list(text=TOKEN[:30]).sessions and client.commit_list(tag="v1").commits
+
+        done = client.object_purge("chat:s")
+        assert (done.residue, done.complete) == ((), True)
+        assert searched(state, TOKEN, OTHER, word) == set() and files_with(state, TOKEN, OTHER, word) == set()
+        seen = {id: client.session_get(id).session for id in ("s", fork)}
+        assert {id: each.title for id, each in seen.items()} == {"s": "[purged]", fork: "[purged]"}
+        assert seen["s"].labels == {"k": "y", "note": "[purged]", "team": "blue", "short": ""}
+        assert seen[fork].labels == {"k": "[purged]", "note": "[purged]", "team": "blue"}
+        assert client.session_list(text=TOKEN[:30]).sessions == () and not client.search_query(TOKEN[:30]).hits
+        shown = client.commit_show(commit).commit
+        assert (shown.tags, shown.summary) == (("kept",), "my summary"), "the newest version was not rewritten"
+        assert client.commit_list(tag="kept").commits[0].commit == commit
+        assert client.commit_list(tag="v1").commits[0].summary == "a large commit"
+        assert client.commit_materialize(large, stop="root").size > CONTENT_INLINE_BYTES_MAX
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert client.session_get("s").session.title == "[purged]"
+    verified = programs.run("ctxd", ["verify", "--state-dir", state, "--json"], env=ENVIRON)
+    assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
+    assert files_with(state, TOKEN, OTHER, word) == set()
