@@ -155,10 +155,26 @@ def run(
     except Stop as stop:
         return report(stop)
     except Exception as error:
-        expected = stop_for(error)
+        expected = _without_directory(error) or stop_for(error)
         if expected is None:
             raise
         return report(expected)
+
+
+def current_directory() -> str | None:
+    """Return the current directory; None if it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _without_directory(error: Exception) -> Stop | None:
+    # Among the errors that name no file is that of getcwd, which every relative path needs.
+    if not isinstance(error, FileNotFoundError) or error.filename is not None or current_directory() is not None:
+        return None
+    hint = "change to another one, for example with cd, or give absolute paths"
+    return Stop(FAILURE, "the current directory has been deleted", hint=hint, symbol="no_directory")
 
 
 def completion_script(shell: str, program: str, command: click.Command) -> str:

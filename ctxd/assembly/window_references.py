@@ -206,7 +206,7 @@ def arguments_of(args: object) -> str:
     if isinstance(args, str):
         try:
             args = msgspec.json.decode(args)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             args = {"input": args}
     if args is None:
         args = {}

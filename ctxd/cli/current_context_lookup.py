@@ -118,7 +118,7 @@ def _from_file(path: Path, session: str | None) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(_ANSWER_BYTES_MAX))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     of_another = session is not None and isinstance(found, dict) and found.get("session") != session
     return found if isinstance(found, dict) and not of_another else None

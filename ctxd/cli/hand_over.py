@@ -278,7 +278,7 @@ def _opencode_model() -> tuple[str, str]:
     session must name them. Raises: Stop if there are none."""
     state = Path(state_home(os.environ)) / "opencode/model.json"
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
-    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
         recent = json.loads(state.read_bytes())["recent"][0]
         return str(recent["providerID"]), str(recent["modelID"])
     for name in ("opencode.jsonc", "opencode.json", "config.json"):

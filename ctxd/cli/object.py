@@ -310,6 +310,7 @@ def query(
 def _json_argument(text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
-    except ValueError as error:
-        message = f"{text!r} is not a JSON value: {error}"
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        message = f"{text[:100]!r} is not a JSON value: {why}"
         raise click.UsageError(f"{message}. Quote a text twice: '\"s1\"'") from None

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
-from ctxd.click_support import Stop
+from ctxd.click_support import Stop, current_directory
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 
@@ -36,7 +36,8 @@ def _by_either(client: SyncClient, session: str, given: str) -> str:
         try:
             client.object_get(given, session=session, content=False)
         except NotFound:
-            for path in (os.path.abspath(given), given):
+            here = current_directory()
+            for path in (given,) if here is None else (os.path.normpath(os.path.join(here, given)), given):
                 found = client.file_resolve(session, path)
                 if found.known:
                     return found.object

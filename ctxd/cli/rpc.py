@@ -57,10 +57,14 @@ def _params(method: str, text: str | None) -> Params:
         raise Stop(
             USAGE, f"there is no method {method!r}", hint=f"did you mean {near[0]}?" if near else "ctx rpc lists them"
         )
-    text = sys.stdin.read() if text == "-" else text
     try:
+        text = sys.stdin.read() if text == "-" else text
         named: Any = msgspec.json.decode(text) if text and text.strip() else {}
         return msgspec.convert(named, row.params)
+    except (UnicodeError, RecursionError) as error:
+        why = "they are nested too deeply" if isinstance(error, RecursionError) else "they are not UTF-8"
+        message = f"{method}: the parameters cannot be read: {why}"
+        raise Stop(USAGE, message, hint="give JSON in UTF-8", symbol="invalid_params") from error
     except msgspec.DecodeError as error:
         known = ", ".join(row.params.__struct_fields__) or "none"
         message, _ = described(error, row.params)

@@ -193,7 +193,7 @@ def new(
     """
     mounts = as_mounts(_pairs(mount, "--mount"))
     # With --context, the default is the working directory of its session.
-    here = _workdir_here(mounts) if context is None else "/"
+    here = "/" if workdir is not None or context is not None else _workdir_here(mounts)
     with run.client() as client:
         made = client.session_create(
             agent,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
-from ctxd.click_support import Stop
+from ctxd.click_support import Stop, current_directory
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -92,7 +92,8 @@ def _default_session(client: SyncClient) -> str:
 
 def _at_current_directory(sessions: list[SessionSummary]) -> list[SessionSummary]:
     """Return the sessions with the deepest working directory that contains the current one; "/" does not count."""
-    current = os.getcwd()
+    if (current := current_directory()) is None:
+        return []
     containing = [
         each for each in sessions if each.workdir != "/" and f"{current}/".startswith(each.workdir.rstrip("/") + "/")
     ]

@@ -177,7 +177,7 @@ def _quotes(frame: bytes, names: list[str], quoting: re.Pattern[str]) -> bool:
         params = msgspec.json.decode(frame)["params"]
         event = decoded(params["input"].encode())
         session = captured_session_id(params["harness"], event["session_id"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True
     return f"{_CHAT}{session}" in names or any(quoting.search(text) for text in _texts(event))
 

@@ -91,7 +91,7 @@ class _StoredRecord:
     def decoded(self) -> dict[str, SourceState]:
         try:
             return msgspec.json.decode(b"".join(self._parts), type=dict[str, SourceState])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return {}  # Written by another version of ctxd.
 
 

@@ -82,7 +82,7 @@ def is_jwt(value: bytes) -> bool:
     head, _, rest = value.partition(b".")
     try:
         header = json.loads(base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, RecursionError):
         return False
     signature = rest.rpartition(b".")[2]
     return isinstance(header, dict) and "alg" in header and signature not in KNOWN_EXAMPLES

@@ -281,6 +281,6 @@ def _data_of(summary: str) -> dict[str, Any] | None:
     """The SDK's summary from a commit's ``summary``; None without one."""
     try:
         data = json.loads(summary.partition("\n")[2])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -62,7 +62,7 @@ def open_envelope(output: str) -> list[str]:
         try:
             shell = msgspec.json.decode(output.encode("utf-8", "replace"), type=_Shell)
             output = output if shell.output is shell.stdout is None else shell.output or shell.stdout or ""
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             pass  # text that only begins like an envelope is the output itself
     output = _without_statements(output)
     header = _HEADER.match(output)
@@ -196,7 +196,7 @@ def _line(command: str) -> str:
         return command
     try:
         return shlex.join(msgspec.json.decode(command.encode("utf-8", "replace"), type=list[str]))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return command
 
 

@@ -38,7 +38,7 @@ def search_call(command: str) -> tuple[str, Arguments] | None:
         return tool, Arguments()
     try:
         return tool, msgspec.json.decode(text.encode("utf-8", "replace"), type=Arguments)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return tool, Arguments()
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.window_explanation import explain
 from ctxd.assembly.window_items import Update
-from ctxd.assembly.window_references import EventRef, Material, items_of
+from ctxd.assembly.window_references import EventRef, Material, arguments_of, items_of
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import activation_operations, toolcall_operations
@@ -160,3 +160,8 @@ async def test_a_request_that_showed_a_purged_picture_beside_a_text_is_refused_a
             home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, live, [3]
         )
         assert again.receipt is None, "nothing is left to purge"
+
+
+def test_arguments_that_are_nested_too_deeply_for_json_are_one_text() -> None:
+    text = "[" * 100_000
+    assert json.loads(arguments_of(text)) == {"input": text}

@@ -1,6 +1,8 @@
 """How a run ends: its code, its one line, and where things are written."""
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -394,3 +396,50 @@ def test_the_help_of_json_states_whether_there_are_several_documents(ctx, words,
     shown = re.sub(r"\s+", " ", ctx(*words, "--help").out)
     assert ("--json JSON lines instead of text." in shown) == lines
     assert ("--json One JSON document instead of text." in shown) != lines
+
+
+@pytest.mark.requirement("CLI-2")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("session", "new", "demo"),
+        ("session", "ls", "--project", "."),
+        ("session", "moved", "/old", "."),
+        ("search", "x", "--project", "."),
+        ("resume",),
+    ],
+)
+def test_a_deleted_current_directory_is_named_as_the_cause(ctx, running, monkeypatch, tmp_path, words):
+    _enter_deleted(monkeypatch, tmp_path)
+    ran = ctx("--socket", running.socket, "--json", *words)
+    assert (ran.code, json.loads(ran.err)["error"]["code"]) == (1, "no_directory")
+
+
+@pytest.mark.requirement("CLI-2")
+def test_commands_that_can_do_without_the_current_directory_ignore_that_it_is_deleted(
+    ctx, running, monkeypatch, tmp_path
+):
+    socket = ("--socket", running.socket, "--json")
+    for id in ("first-open", "second-open"):
+        assert ctx(*socket, "session", "new", "demo", "--id", id, "--workdir", "/w").code == 0
+    _enter_deleted(monkeypatch, tmp_path)
+    assert ctx(*socket, "session", "new", "demo", "--id", "third-open", "--workdir", "/w").code == 0
+    assert "several sessions are open" in ctx(*socket, "context").err
+    missing = ctx(*socket, "object", "cat", "a.py", "-s", "first-open")
+    assert (missing.code, json.loads(missing.err)["error"]["code"]) == (3, "object_not_found")
+
+
+def _enter_deleted(monkeypatch, tmp_path):
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+
+
+@pytest.mark.requirement("CLI-2")
+@pytest.mark.parametrize("text", [b"\xff\xfe", b'{"session": ' + b"[" * 2_000 + b"]" * 2_000 + b"}"])
+def test_parameters_that_are_no_json_are_refused_as_such(scripted, monkeypatch, text):
+    ran = scripted("rpc", "session.get", "--json", os.fsdecode(text))
+    assert (ran.code, json.loads(ran.err)["error"]["code"]) == (2, "invalid_params")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
+    ran = scripted("rpc", "session.get", "--json", "-")
+    assert (ran.code, json.loads(ran.err)["error"]["code"]) == (2, "invalid_params")

@@ -1,5 +1,7 @@
 """The checks at their limits: the least mixed value that is a secret, and the most mixed one that is not."""
 
+import base64
+
 import pytest
 
 from ctxd.secrets import secret_validators
@@ -193,3 +195,8 @@ def test_a_private_key_that_was_cut_ends_after_its_base64() -> None:
     assert secret_validators.pem_end(data, start) == start + 49
     data, start = pem(KEY[:48] + b"\n", b"-----END PRIVATE")
     assert secret_validators.pem_end(data, start) == start + 49, "without its last dashes"
+
+
+def test_a_header_that_is_nested_too_deeply_is_no_token() -> None:
+    header = base64.urlsafe_b64encode(b"[" * 100_000).rstrip(b"=")
+    assert not secret_validators.is_jwt(header + b".payload.signature")

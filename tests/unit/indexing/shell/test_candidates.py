@@ -452,3 +452,15 @@ def test_operands_of_a_program_are_distinguished_from_its_options(command: str, 
     found = candidates(command, "", "/w").paths
     assert sorted(one.path for one in found if one.certain) == certain
     assert sorted(one.path for one in found if not one.certain) == doubted
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("cat a.py", '{"output": "x", "other": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+        ('["cat", ' + "[" * 100_000 + "]" * 100_000 + "]", "x"),
+        ('Grep({"pattern": ' + "[" * 100_000 + "]" * 100_000 + "})", "x"),
+    ],
+)
+def test_deeply_nested_json_is_text(command: str, output: str) -> None:
+    assert set(files(command, output)) <= {"/w/a.py"}
