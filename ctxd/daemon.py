@@ -177,7 +177,8 @@ class Daemon:
             await running.enter_async_context(part(store.run))
 
             substitute = None if options.state_dir is None else options.state_dir / "machine-id"
-            host, files, projects = host_filesystem_id(substitute=substitute), HostFiles(clock), ProjectLookup()
+            host, projects = host_filesystem_id(substitute=substitute), ProjectLookup()
+            files = HostFiles(clock, private=filter(None, (store.root, options.cache_dir)))
             guard = Guard(options.scanner or built_in_scanner(), await in_thread(load_key, store.root))
             indexer = Indexer(store, files, host, host_devices=host_devices(), guard=guard)
             sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer, projects=projects)

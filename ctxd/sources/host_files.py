@@ -12,10 +12,11 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -83,7 +84,17 @@ class HostFiles:
     is a ``SpecialKind``. A dangling symlink is not a confirmed absence.
     """
 
-    def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        bytes_max: int = FILE_BYTES_MAX,
+        lookups: Lookups | None = None,
+        private: Iterable[Path] = (),
+    ) -> None:
+        """``private``: directories of the daemon. Their files are not read, nor those of its process, which it would
+        find in the place of the agent's: ``/proc/self``."""
+        self._private = tuple(f"{os.path.realpath(each)}/" for each in (Path("/proc/self"), *private))
         self._clock = clock
         self._bytes_max = bytes_max
         self.confinement = Confinement()
@@ -187,6 +198,9 @@ class HostFiles:
             special = _special(found)
             if special is not None:
                 return special
+            # The path as the kernel opened it: no symlink can change it any more.
+            if os.readlink(f"/proc/self/fd/{place}").startswith(self._private):
+                return Special("file of the daemon")
             if found.st_size > self._bytes_max:
                 return OverLimit(found.st_size, found.st_mtime_ns // 1000, self._stamp(found, path))
             file = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS)

@@ -89,7 +89,8 @@ class Unreadable(msgspec.Struct, frozen=True, tag=True):
 
 
 class Special(msgspec.Struct, frozen=True, tag=True):
-    """A source without content of its own, such as a directory. It was not opened. ``kind`` is for people."""
+    """A source without content of its own, such as a directory, or with content that is only the daemon's. It was not
+    opened. ``kind`` is for people."""
 
     kind: str
 

@@ -1,5 +1,6 @@
 """IDX: from a file and its content to an object and its versions."""
 
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd_client import SyncClient, SyncSession, connect_sync
+from ctxd_client import CallFailed, SyncClient, SyncSession, connect_sync
 from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.refusal import refused
@@ -359,3 +360,23 @@ def test_a_stub_is_made_through_a_mount_under_its_canonical_path(start, client: 
     boxed = start(workdir="/w", mounts=[Mount(agent_prefix="/w", canonical_prefix=str(tree))], filesystem_id="box")
     (found,) = boxed.discover(["a.py"]).objects
     assert found.object == start().resolve(f"{tree}/a.py").object
+
+
+@pytest.mark.requirement("IDX-10")
+def test_files_of_the_daemon_and_its_process_are_not_read(kept: Running, tree: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (tree / "key").symlink_to(state / "secrets.key")
+    (tree / "environ").symlink_to("/proc/self/environ")
+    paths = [
+        "/proc/self/environ", "/proc/thread-self/comm", "/proc/mounts",
+        str(state / "secrets.key"), str(state / "state.db"), str(tree / "key"), str(tree / "environ"),
+    ]  # fmt: skip
+    with connect_sync(kept.socket) as client:
+        s = client.session("s", agent="a", workdir=str(tree))
+        for path in paths:
+            with pytest.raises(CallFailed, match="it is a file of the daemon") as denied:
+                s.read(path)
+            assert denied.value.code == "unsupported"
+        seen = client.tool_observe("s", "cat key environ /proc/self/environ", "text\n")
+        assert all(client.object_get(each.object).object.payload["content"] is None for each in seen.objects)
+        assert s.read(f"/proc/{os.getpid()}/comm").outcome == "created", "another process"
