@@ -23,19 +23,22 @@ from ctxd.assembly.spec_rendering import (
     render_active,
     render_file_line,
     render_message,
+    render_tool_message,
     render_toolcall_line,
     render_toolcall_ref,
 )
-from ctxd.assembly.token_budget import DropReason, Piece, TokenCounter, plan, size_bytes
+from ctxd.assembly.token_budget import DropReason, Piece, TokenCounter, drop_order, plan, size_bytes
+from ctxd.assembly.truncation import cut, cut_arguments
+from ctxd.assembly.window_references import arguments_of
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Content, Document, Stored, is_binary, require_text
 from ctxd.objects.kinds import state_of, unkept_kind
-from ctxd.sessions.chat import ChatPage, read_pages
+from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
-from ctxd.sessions.session_state import SessionState
+from ctxd.sessions.session_state import EventPosition, SessionState
 from ctxd_protocol.context_types import BudgetPlan
-from ctxd_protocol.event_types import message_of
+from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent, message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 
 Heads = Mapping[str, Stored | None]
@@ -141,8 +144,8 @@ def compose(components: Sequence[SectionPieces], budget_tokens: int | None, coun
     pieces = [piece for component in components for piece in component.pieces.values()]
     made = plan(pieces, budget_tokens, count)
     if made.dropped:
-        gone = {dropped.object for dropped in made.dropped}
-        pieces = [piece for piece in pieces if piece.drop is None or piece.object not in gone]
+        gone = {(piece.section, piece.key) for piece, _ in drop_order(pieces)[: len(made.dropped)]}
+        pieces = [piece for piece in pieces if (piece.section, piece.key) not in gone]
     return Composition(
         sections=tuple(component.section for component in components),
         pieces=tuple(pieces),
@@ -154,6 +157,15 @@ def compose(components: Sequence[SectionPieces], budget_tokens: int | None, coun
 
 Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
 """Why a block is in the context."""
+
+ARGUMENTS_TOKENS: Final = 500
+"""Tokens to which the arguments of a tool call of the chat are cut. A change of any of these needs a new renderer."""
+
+OUTPUT_TOKENS: Final = 2_000
+"""Tokens to which its output is cut."""
+
+_REPLACES_CHAT_SINCE: Final = 3
+"""First version of the format with tool calls without an object, and with compactions."""
 
 PORTION_LINES: Final = 512
 """Lines of the pool rendered before yielding to other tasks: about 2 ms."""
@@ -243,7 +255,8 @@ class PoolSection:
 
 
 class ChatSection:
-    """The chat, message by message; the result of a tool is a reference to its tool call."""
+    """The chat, message by message; the result of a tool is a reference to its tool call, or the call with its output
+    if no object holds it. The summary of a compaction takes the place of the messages that it replaces."""
 
     section = "chat"
 
@@ -251,6 +264,8 @@ class ChatSection:
         self.pieces: dict[str, Piece] = {}
         self._unread: dict[str, str] = {}
         self._end = (0, 0)
+        self._calls: dict[str, ToolCallEvent] = {}
+        self._places: dict[str, EventPosition] = {}
 
     async def update(self, view: View) -> None:
         """See ``SectionPieces``. Messages and calls are immutable, so each is read once. A purge drops the whole
@@ -258,7 +273,14 @@ class ChatSection:
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
             async for page in read_pages(view.live, self._end):
-                self._add(view, page)
+                for place, event in page.placed():
+                    if place < self._end:
+                        continue
+                    if isinstance(event, CompactionEvent) and view.renderer >= _REPLACES_CHAT_SINCE:
+                        await self._compact(view, place, page.seq, event)
+                    else:
+                        self._add(view, place, page.seq, event)
+                    self._end = place[0], place[1] + 1
         if not self._unread:
             return
         heads = await view.heads(self._unread.values())
@@ -272,25 +294,61 @@ class ChatSection:
             )
         self._unread = {}
 
-    def _add(self, view: View, page: ChatPage) -> None:
-        for place, event in page.placed():
-            if place < self._end:
-                continue
-            self._end = place[0], place[1] + 1
-            # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
-            if (message := message_of(event)) is None:
-                continue
-            key = f"{place[0]}.{place[1]}"
-            text, tx = "", None
-            if message.role == "toolcall":
-                assert message.toolcall is not None, "the result of a tool names its tool call"
-                # A placeholder without text and version, which ``update`` replaces.
-                self._unread[key] = message.toolcall
+    def _add(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
+        if event.id is not None and event.sidechain is None:
+            self._places.setdefault(event.id, place)
+        # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
+        if (message := message_of(event)) is None:
+            if event.sidechain is None and view.renderer >= _REPLACES_CHAT_SINCE:
+                self._add_call(view, place, seq, event)
+        elif message.role == "toolcall":
+            assert message.toolcall is not None, "the result of a tool names its tool call"
+            # A placeholder without text and version, which ``update`` replaces.
+            self._unread[f"{place[0]}.{place[1]}"] = message.toolcall
+            self._put(view, place, "", None)
+        else:
+            self._put(view, place, render_message(message.role, message.content), seq)
+
+    def _put(self, view: View, place: EventPosition, text: str, seq: int | None) -> Piece:
+        key = f"{place[0]}.{place[1]}"
+        chat = chat_id(view.live.session)
+        made = self.pieces[key] = view.piece(self.section, key, text, reason="chat", object=chat, tx=seq)
+        return made
+
+    def _add_call(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
+        """Add a tool call once it has an output, unless an object holds it."""
+        if isinstance(event, ToolCallEvent):
+            self._calls[event.call] = event
+        if not isinstance(event, ToolResultEvent) or (call := self._calls.pop(event.call or "", None)) is None:
+            return
+        how = f"all of it is event {place[0]}.{place[1]} of the chat"
+        output = "\n".join((event.text, *(f"[{each.media_type}]" for each in event.attachments)))
+        text = render_tool_message(
+            call.tool,
+            "fail" if event.is_error else "ok",
+            cut_arguments(arguments_of(call.args), ARGUMENTS_TOKENS, view.count, "all of it is in the chat"),
+            cut(output, OUTPUT_TOKENS, view.count, how),
+        )
+        made = self._put(view, place, text, seq)
+        self.pieces[made.key] = msgspec.structs.replace(made, drop="oldest tool call")
+
+    async def _compact(self, view: View, place: EventPosition, seq: int, event: CompactionEvent) -> None:
+        """Replace the messages before ``event`` by its summary, and those that it keeps. Without a summary it replaces
+        nothing."""
+        if event.sidechain is not None or not event.summary.strip():
+            return
+        kept: list[tuple[EventPosition, int, Event]] = []
+        if (first := self._places.get(event.kept_from or "")) is not None:
+            async for page in read_pages(view.live, first, place):
+                kept += ((at, page.seq, each) for at, each in page.placed() if first <= at < place)
+        self.pieces, self._unread, self._calls = {}, {}, {}
+        self._put(view, place, render_message("user", event.summary), seq)
+        for at, written, each in kept:
+            if isinstance(each, CompactionEvent):
+                if each.sidechain is None and each.summary.strip():
+                    self._put(view, at, render_message("user", each.summary), written)
             else:
-                text, tx = render_message(message.role, message.content), page.seq
-            self.pieces[key] = view.piece(
-                self.section, key, text, reason="chat", object=chat_id(view.live.session), tx=tx
-            )
+                self._add(view, at, written, each)
 
 
 class ActiveSection:

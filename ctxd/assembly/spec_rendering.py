@@ -18,6 +18,10 @@ A context is a sequence of *blocks*, separated by one blank line (``\n\n``)::
 
     toolcall_ref id={id} tool={tool} status={status}
 
+    CHAT_MESSAGE role=tool tool={tool} status={status}       a tool call without an object
+    {arguments: a JSON object, one line}
+    {output}
+
     ACTIVE_CONTENT id={id}
     {content}
 
@@ -113,11 +117,12 @@ def _as_unicode_escape(found: re.Match[str]) -> str:
     return json.dumps(found.group())[1:-1]
 
 
-RENDERER: Final = 2
+RENDERER: Final = 3
 """Version of the format, kept with every recorded assembly. A change of any byte of any rendering needs a new one."""
 
-RENDERERS: Final = (1, RENDERER)
-"""Versions that can be rendered. Version 1 has no mark for files whose content is not kept."""
+RENDERERS: Final = (1, 2, RENDERER)
+"""Versions that can be rendered. Version 1 has no mark for files whose content is not kept; in versions 1 and 2, the
+chat has no tool calls without an object, and no compactions."""
 
 SEPARATOR: Final = "\n\n"
 """Separator between two blocks."""
@@ -154,6 +159,12 @@ def render_message(role: str, text: str) -> str:
 def render_toolcall_ref(id: str, tool: str, status: str) -> str:
     """The block in the chat that refers to the output of a tool call."""
     return f"toolcall_ref id={quote(id)} tool={quote(tool)} status={quote(status)}"
+
+
+def render_tool_message(tool: str, status: str, arguments: str, output: str) -> str:
+    """The block in the chat of a tool call without an object. ``arguments``: a JSON object in one line."""
+    body = escape(f"{arguments}\n{output}")
+    return f"CHAT_MESSAGE role=tool tool={quote(tool)} status={quote(status)}\n{body}"
 
 
 def render_active(id: str, content: str) -> str:

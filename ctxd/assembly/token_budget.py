@@ -66,6 +66,13 @@ def sha256(text: str | bytes) -> str:
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
+def drop_order(pieces: Sequence[Piece]) -> list[tuple[Piece, DropReason]]:
+    """The pieces that a budget may leave out, those to leave out first in front, each with its reason."""
+    # Sorting is stable: within each kind the order of the chat and of activation is kept.
+    leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
+    return sorted(leaving, key=lambda each: each[1] != "oldest tool call")
+
+
 def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:
     """Plan a context of ``pieces``, those of active objects in order of activation, against its budget.
 
@@ -75,9 +82,7 @@ def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter
     left = sum(piece.tokens for piece in pieces) + max(0, len(pieces) - 1) * between
     tokens, dropped = ceil(left), []
     if budget_tokens is not None and tokens > budget_tokens:
-        # Sorting is stable: within each kind the order of activation is kept.
-        leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
-        for piece, reason in sorted(leaving, key=lambda each: each[1] != "oldest tool call"):
+        for piece, reason in drop_order(pieces):
             if ceil(left) <= budget_tokens:
                 break
             # Removing the last block removes no separator.

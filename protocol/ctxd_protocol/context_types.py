@@ -30,7 +30,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An active object that is left out to fit the budget, and the reason why it is dropped before others."""
+    """An active object, or a tool call that only the chat has, which is left out to fit the budget, and the reason why
+    it is dropped before others. ``object`` of the latter is the chat."""
 
     object: str
     tokens: int

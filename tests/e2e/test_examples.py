@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import anyio
 import pytest
@@ -106,6 +107,19 @@ async def test_the_loop_in_the_readme_of_the_client_is_that_of_the_example() -> 
     source = (root / "ctxd" / "examples" / "anthropic_agent.py").read_text()
     assert sum(block.strip() in source for block in shown) == 1
     assert len(source.splitlines()) < 80
+
+
+async def test_the_compaction_in_the_readme_of_the_client_works(daemon: DaemonProcess) -> None:
+    await daemon.start()
+    text = (Path(__file__).parents[2] / "ctxd_client" / "README.md").read_text()
+    blocks = re.findall(r"^  ```python\n(.*?)^  ```", text, re.DOTALL | re.MULTILINE)
+    (program,) = [block for block in blocks if "CompactionEvent" in block]
+    with anyio.fail_after(DEMO_S_MAX):
+        env = {**os.environ, "CTXD_SOCKET": str(daemon.socket)}
+        done = await anyio.run_process([sys.executable, "-c", dedent(program)], check=False, env=env)
+    assert done.returncode == 0, done.stderr.decode()
+    message = "CHAT_MESSAGE role=user\n"
+    assert done.stdout.decode() == f"{message}The bug in a.py is fixed.\n\n{message}and add a test\n"
 
 
 async def test_the_loop_without_a_daemon_names_the_remedy(tmp_path: Path) -> None:

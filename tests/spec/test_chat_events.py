@@ -96,8 +96,9 @@ def test_events_are_kept_as_they_came_and_the_chat_is_a_view_of_them(s: SyncSess
     meta = s.chat().turns[0]["messages"][1]["meta"]
     assert meta == {"model": "m", "stop_reason": "tool", "usage": {"input": 7, "cache_read": 9}}
     text = s.assemble().text
-    assert "fix it" in text and "I look." in text and "thanks" in text
-    assert not any(hidden in text for hidden in ("hm", "Be brief.", "sub-agent", "It was fixed.", "unrecorded"))
+    shown = [text.find(each) for each in ("It was fixed.", "fix it", "I look.", "thanks")]
+    assert -1 not in shown and shown == sorted(shown)
+    assert not any(hidden in text for hidden in ("hm", "Be brief.", "sub-agent", "unrecorded"))
 
 
 @pytest.mark.requirement("SES-21")

@@ -1,6 +1,7 @@
 """What the model sees, held to texts that are built here without the product's renderer."""
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import CompactionEvent, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
@@ -352,3 +354,41 @@ def test_the_current_context_of_the_only_session_needs_no_session_id(tmp_path: P
         assert other.current().context_id is None
         other.close()
         assert client.context_current().context_id == first
+
+
+@pytest.mark.requirement("CTX-12")
+def test_the_summary_of_a_compaction_takes_the_place_of_the_messages_before_it(start: Start) -> None:
+    s = start()
+    s.append(events=[PromptEvent(text="Old."), ResponseEvent(text="Done."), PromptEvent(text="Kept.", id="k")])
+    assert chat_of(s) == ["user\nOld.", "assistant\nDone.", "user\nKept."]
+    s.append(events=[CompactionEvent(summary="Old was done.", kept_from="k"), PromptEvent(text="New.")])
+    assert chat_of(s) == ["user\nOld was done.", "user\nKept.", "user\nNew."]
+    sent = json.dumps(s.assemble(format="anthropic-messages", model="claude-sonnet-4-5").request)
+    assert "Old was done." in sent and "Kept." in sent and "New." in sent and "Old." not in sent
+    s.append(events=[CompactionEvent(summary="All was done.")])
+    assert chat_of(s) == ["user\nAll was done."]
+
+
+@pytest.mark.requirement("CTX-13")
+def test_a_tool_call_that_only_the_chat_has_is_shown_with_its_output_and_left_out_first(start: Start) -> None:
+    s = start()
+    s.append(events=[PromptEvent(text="Build."), ToolCallEvent(call="c1", tool="Bash", args={"command": "make"})])
+    assert chat_of(s) == ["user\nBuild."]
+    s.append(events=[ToolResultEvent(call="c1", text="error\n", is_error=True)])
+    shown = ["user\nBuild.", 'tool tool=Bash status=fail\n{"command":"make"}\nerror\n']
+    assert chat_of(s) == shown
+    s.append(events=[ToolCallEvent(call="c2", tool="Bash"), ToolResultEvent(call="c2", text="long " * 9_000)])
+    *before, cut = chat_of(s)
+    assert before == shown
+    assert len(cut) < 9_000 and "tokens left out here; all of it is event 1.4 of the chat" in cut
+    s.configure(budget_tokens=s.assemble().tokens - 1)
+    assert chat_of(s) == ["user\nBuild.", cut]
+    dropped = s.assemble().plan.dropped
+    assert [(each.object, each.reason) for each in dropped] == [(f"chat:{s.id}", "oldest tool call")]
+
+
+def chat_of(session: SyncSession) -> list[str]:
+    """The messages in the text of ``session``, without their keyword."""
+    return [
+        block.text.removeprefix("CHAT_MESSAGE role=") for block in session.assemble().blocks if block.section == "chat"
+    ]

@@ -1,11 +1,22 @@
 """Contexts built to confuse: content made of structural tokens, odd line ends, invisible characters and renderings."""
 
+import json
 import random
+from collections.abc import Callable
 from typing import Final
 
 from hypothesis import strategies as st
 
-from tests.unit.assembly.reference import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
+from tests.unit.assembly.reference import (
+    ActiveContent,
+    ChatText,
+    Context,
+    FileLine,
+    ToolcallLine,
+    ToolcallRef,
+    ToolMessage,
+    render,
+)
 
 LINE_ENDS: Final = ("\n", "\n\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\u2029")
 HIDDEN: Final = (
@@ -81,11 +92,23 @@ def contexts(contents: st.SearchStrategy[str]) -> st.SearchStrategy[Context]:
             st.one_of(
                 st.builds(ChatText, role=st.sampled_from(("user", "assistant")), text=contents),
                 st.builds(ToolcallRef, id=words, tool=words, status=words),
+                st.builds(ToolMessage, tool=words, status=words, arguments=contents.map(_arguments), output=contents),
             ),
             max_size=3,
         ).map(tuple),
         active=st.lists(st.builds(ActiveContent, id=words, content=contents), max_size=3).map(tuple),
     )
+
+
+def _arguments(text: str) -> str:
+    return json.dumps({"text": text}, ensure_ascii=False)
+
+
+def _drawn_call(rng: random.Random, content: Callable[[], str]) -> ToolcallRef | ToolMessage:
+    tool, status = _drawn_word(rng), _drawn_word(rng)
+    if rng.random() < 0.5:
+        return ToolcallRef(id=_drawn_word(rng), tool=tool, status=status)
+    return ToolMessage(tool=tool, status=status, arguments=_arguments(_drawn_text(rng)), output=content())
 
 
 shrinkable = contexts(texts)
@@ -107,7 +130,7 @@ def drawn(rng: random.Random, depth: int | None = None) -> Context:
         chat=tuple(
             ChatText(role=rng.choice(("user", "assistant")), text=content())
             if rng.random() < 0.7
-            else ToolcallRef(id=_drawn_word(rng), tool=_drawn_word(rng), status=_drawn_word(rng))
+            else _drawn_call(rng, content)
             for _ in range(rng.choice((0, 1, 1, 2, 3)))
         ),
         active=tuple(ActiveContent(id=_drawn_word(rng), content=content()) for _ in range(rng.choice((0, 1, 1, 2, 3)))),

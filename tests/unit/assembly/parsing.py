@@ -18,6 +18,7 @@ from tests.unit.assembly.reference import (
     PoolLine,
     ToolcallLine,
     ToolcallRef,
+    ToolMessage,
     render,
 )
 
@@ -39,6 +40,7 @@ _FILE: Final = re.compile(
 )
 _TOOLCALL: Final = re.compile(rf"id={_VALUE} type=toolcall tool={_VALUE} status={_VALUE}")
 _CHAT_TEXT: Final = re.compile(r"CHAT_MESSAGE role=(user|assistant)\n")
+_TOOL_MESSAGE: Final = re.compile(rf"CHAT_MESSAGE role=tool tool={_VALUE} status={_VALUE}\n")
 _TOOLCALL_REF: Final = re.compile(rf"toolcall_ref id={_VALUE} tool={_VALUE} status={_VALUE}")
 _ACTIVE: Final = re.compile(rf"ACTIVE_CONTENT id={_VALUE}\n")
 
@@ -106,6 +108,10 @@ def _chat_entry(block: str) -> ChatEntry:
     if found := _CHAT_TEXT.match(block):
         role: Any = found.group(1)
         return ChatText(role=role, text=unescape(block[found.end() :]))
+    if found := _TOOL_MESSAGE.match(block):
+        tool, status = found.groups()
+        arguments, _, output = unescape(block[found.end() :]).partition("\n")
+        return ToolMessage(tool=_unquote(tool), status=_unquote(status), arguments=arguments, output=output)
     id, tool, status = _matched(_TOOLCALL_REF, block).groups()
     return ToolcallRef(id=_unquote(id), tool=_unquote(tool), status=_unquote(status))
 

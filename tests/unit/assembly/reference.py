@@ -12,6 +12,7 @@ from ctxd.assembly.spec_rendering import (
     render_active,
     render_file_line,
     render_message,
+    render_tool_message,
     render_toolcall_line,
     render_toolcall_ref,
 )
@@ -50,6 +51,15 @@ class ToolcallRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: str
 
 
+class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A tool call in the chat that no object holds. ``arguments``: a JSON object in one line."""
+
+    tool: str
+    status: str
+    arguments: str
+    output: str
+
+
 class ActiveContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An active object, whole."""
 
@@ -58,7 +68,7 @@ class ActiveContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 PoolLine = FileLine | ToolcallLine
-ChatEntry = ChatText | ToolcallRef
+ChatEntry = ChatText | ToolcallRef | ToolMessage
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,4 +106,6 @@ def chat_entry(entry: ChatEntry) -> str:
     """A chat message, or the reference that stands for a tool's output."""
     if isinstance(entry, ToolcallRef):
         return render_toolcall_ref(entry.id, entry.tool, entry.status)
+    if isinstance(entry, ToolMessage):
+        return render_tool_message(entry.tool, entry.status, entry.arguments, entry.output)
     return render_message(entry.role, entry.text)

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from ctxd.assembly.assembly_record import Recorded, context_of
 from ctxd.assembly.spec_layout import Composition, Heads, SectionPieces, View, compose, spec
 from ctxd.assembly.spec_rendering import RENDERER
 from ctxd.assembly.token_budget import Piece, TokenCounter, estimate_tokens, stable_prefix
+from ctxd.assembly.window_references import arguments_of
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects import document as documents
@@ -31,10 +32,20 @@ from ctxd.sessions.stored_session import (
     SegmentOperation,
 )
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.event_types import event_of
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    event_of,
+)
 from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.reference import ChatEntry, ChatText, ToolcallRef, ToolMessage
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +58,7 @@ class World:
         self.state = SessionState()
         self.heads: dict[str, Stored] = {}
         self.texts: dict[str, str] = {}
+        self.said: list[Event] = []
         self.count: TokenCounter = estimate_tokens
         self._tx = 0
         mounts = (Mount(agent_prefix="/workspace", canonical_prefix="/src"),)
@@ -117,14 +129,34 @@ class World:
         apply(self.state, operations)
         self.live.seqs.append(self._tx)
 
-    def say(self, message: Message, *rest: SegmentOperation) -> None:
-        self.live.recent[self.state.segments] = (event_of(message),)
-        self.apply(AppendChat((event_of(message),)), *rest)
+    def say(self, said: Event | Message, *rest: SegmentOperation) -> None:
+        event = event_of(said) if isinstance(said, Message) else said
+        self.said.append(event)
+        self.live.recent[self.state.segments] = (event,)
+        self.apply(AppendChat((event,)), *rest)
+
+    def say_any(self, text: str) -> None:
+        """Say an event that has no message of its own, or a compaction."""
+        rng, number = self.rng, self._tx
+        self.store(documents.system_prompt("s", text))
+        call = f"c{rng.randint(0, 3)}"
+        self.say(
+            rng.choice(
+                (
+                    ToolCallEvent(call=call, tool="my tool", args={"text": text}, id=f"e{number}"),
+                    ToolResultEvent(call=call, text=text, is_error=rng.random() < 0.5),
+                    ToolResultEvent(call=call, text=text),
+                    ThinkingEvent(text=text),
+                    ResponseEvent(text=text, id=f"e{number}"),
+                    CompactionEvent(summary=text, kept_from=f"e{rng.randint(0, number)}"),
+                )
+            )
+        )
 
     def step(self) -> None:  # noqa: C901 - one case for each thing that can happen
         rng, state = self.rng, self.state
         text = rng.choice(("", "a", "ACTIVE_CONTENT id=x\n", "é\n" * rng.randint(0, 9)))
-        match rng.randint(0, 10):
+        match rng.randint(0, 12):
             case 0:
                 self.store(documents.system_prompt("s", text))
             case 1 | 2:
@@ -144,6 +176,8 @@ class World:
                 self.apply(PinObjects((rng.choice(list(state.pool)),)))
             case 9 if state.index:
                 self.apply(ActivateObjects((rng.choice(list(state.index)),)))
+            case 11 | 12:
+                self.say_any(text)
             case 10:
                 self.file(rng.randint(0, 400), text, deleted=rng.random() < 0.3)
 
@@ -174,7 +208,9 @@ def equal_bytes(a: str, b: str) -> int:
     return equal
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.requirement("CTX-12")
+@pytest.mark.requirement("CTX-13")
+@pytest.mark.parametrize("seed", range(12))
 async def test_the_text_matches_the_state_of_the_session(seed: int) -> None:
     world = World(seed)
     for _ in range(80):
@@ -186,7 +222,33 @@ async def test_the_text_matches_the_state_of_the_session(seed: int) -> None:
     assert [active.content for active in context.active] == [
         world.texts[world.heads[id].content_ref or ""] for id in shown
     ]
-    assert len(context.chat) == sum(map(len, world.state.turns))
+    assert list(context.chat) == list(told(world.said))
+
+
+def told(events: Sequence[Event]) -> Iterator[ChatEntry]:
+    """The chat of ``events`` as text."""
+    at = next((n for n in reversed(range(len(events))) if getattr(events[n], "summary", "").strip()), None)
+    if at is not None:
+        kept = next((n for n in range(at) if events[n].id == events[at].kept_from), at)
+        events = [events[at], *events[kept:at], *events[at + 1 :]]
+    calls: dict[str, ToolCallEvent] = {}
+    for event in events:
+        match event:
+            case CompactionEvent() if event.summary.strip():
+                yield ChatText(role="user", text=event.summary)
+            case PromptEvent():
+                yield ChatText(role="user", text=event.text)
+            case ResponseEvent():
+                yield ChatText(role="assistant", text=event.text)
+            case ToolCallEvent():
+                calls[event.call] = event
+            case ToolResultEvent(object=str(id)):
+                yield ToolcallRef(id=id, tool="bash", status="ok")
+            case ToolResultEvent() if (call := calls.pop(event.call or "", None)) is not None:
+                status, arguments = "fail" if event.is_error else "ok", arguments_of(call.args)
+                yield ToolMessage(tool=call.tool, status=status, arguments=arguments, output=event.text)
+            case _:
+                pass
 
 
 def assembled(made: Composition) -> AssembledContext:

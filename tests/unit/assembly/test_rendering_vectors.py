@@ -8,7 +8,16 @@ import pytest
 
 from ctxd.assembly.spec_rendering import RENDERER
 from tests.unit.assembly.parsing import parse
-from tests.unit.assembly.reference import ActiveContent, ChatText, Context, FileLine, ToolcallLine, ToolcallRef, render
+from tests.unit.assembly.reference import (
+    ActiveContent,
+    ChatText,
+    Context,
+    FileLine,
+    ToolcallLine,
+    ToolcallRef,
+    ToolMessage,
+    render,
+)
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vectors/rendering.json").read_text())
 
@@ -17,12 +26,13 @@ def context_of(sections: dict[str, Any]) -> Context:
     def without(value: dict[str, Any], key: str) -> dict[str, Any]:
         return {name: kept for name, kept in value.items() if name != key}
 
+    entries = {"toolcall": ToolcallRef, "tool": ToolMessage}
     kinds = {"file": FileLine, "toolcall": ToolcallLine}
     return Context(
         system_prompt=sections["system_prompt"],
         pool=tuple(kinds[line["type"]](**without(line, "type")) for line in sections["pool"]),
         chat=tuple(
-            ToolcallRef(**without(entry, "role")) if entry["role"] == "toolcall" else ChatText(**entry)
+            entries[entry["role"]](**without(entry, "role")) if entry["role"] in entries else ChatText(**entry)
             for entry in sections["chat"]
         ),
         active=tuple(ActiveContent(**active) for active in sections["active"]),
