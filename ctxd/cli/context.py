@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple, TypedDict, get_args
 
 import click
 import msgspec
@@ -13,17 +13,24 @@ from ctxd.cli.context_list import list_assemblies
 from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_lookup import object_id
-from ctxd.cli.request_cost import cost_lines, newest_cost_lines
+from ctxd.cli.request_cost import cost_lines, newest_assembly, newest_cost_lines
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
-from ctxd.cli.session_chat import note_conversation_in_commits
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState, NotFound
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
+from ctxd_protocol.context_types import (
+    AssembledContext,
+    AssemblyRecord,
+    Block,
+    BudgetPlan,
+    Layout,
+    RequestFormat,
+    SectionSize,
+)
 from ctxd_protocol.ids import is_context_id
 from ctxd_protocol.limits import PATHS_MAX
 from ctxd_protocol.object_types import ObjectVersion
@@ -49,6 +56,17 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 
 
 _EXCLUSIVE: Final = "--turn or --assembly, --diff, --plan, --format and --why"
+
+
+_NEXT: Final[dict[Layout, str]] = {"spec": "next text", "append": "next request"}
+"""Names of a context that is not recorded."""
+
+
+class ContextParts(TypedDict):
+    """Parts of a context to receive."""
+
+    text: bool
+    blocks: bool
 
 
 class _Options(NamedTuple):
@@ -137,15 +155,15 @@ def context(
 ) -> None:
     """Show the context of a session, block by block.
 
-    Each block has the reason why it is there. Without a moment, this is the current state as text; ctx context @N
-    shows the request that the model received at turn N. REV is a session, SESSION@TURN, @~N (turns back), @{TIME}
-    or a context id; see ctx --help. For the current state of a live session, the daemon assembles the context and
-    records the assembly, which does not change the next request. A turn or a time selects the newest request of the
-    turn, or its newest text if it has no request. --why considers only requests if the session has any.
+    Each block has the reason why it is there. Without a moment, this is the next context, and nothing is recorded: the
+    window of the next request if the session has requests, else the next text. ctx context @N shows what the model
+    received at turn N: the newest request of the turn, or its newest text if it has no request. REV is a session,
+    SESSION@TURN, @~N (turns back), @{TIME} or a context id; see ctx --help. --why considers only requests if the
+    session has any.
 
-    --format shows the session's next request and records nothing. --record also records it, so that the next request
+    --format shows the body of the next request and records nothing. --record also records it, so that the next request
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
-    cache and begins a context epoch. To see a request that the model received, name a turn or an assembly.
+    cache and begins a context epoch.
     """
     options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded, is_list)
     options.require_compatible()
@@ -230,7 +248,7 @@ def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[t
 
 def labels_of(client: SyncClient, session: str, objects: Iterable[str]) -> dict[str, str]:
     """Return a readable name for each object: a file's path, a tool call's tool and command."""
-    ids = list(dict.fromkeys(objects))
+    ids = [id for id in dict.fromkeys(objects) if not id.startswith(("chat:", "session:"))]
     labels = {id: short(id) for id in ids}
     with suppress(InvalidCall):  # not granted to this sandbox: the ids must do
         for first in range(0, len(ids), PATHS_MAX):
@@ -254,43 +272,51 @@ def _label(version: ObjectVersion) -> str:
 def _show_seen(
     run: Invocation, client: SyncClient, session: str, key: AssemblyKey, layout: Layout | None, *, as_text: bool
 ) -> None:
-    shown = _seen(run, client, session, key, layout, run.screen.as_json or as_text, run.screen.as_json or not as_text)
+    parts = ContextParts(text=run.screen.as_json or as_text, blocks=run.screen.as_json or not as_text)
+    newest = None if key else newest_assembly(client, session)
+    shown = client.context_show(session, **key, **parts) if key else _next(run, client, session, layout, newest, parts)
+    if not key and (shown is None or not (shown.tokens or run.screen.as_json)):
+        if (tip := client.commit_resolve(session=session).commit) is not None:
+            run.screen.note(f"no context of {session} was assembled: this is that of its newest commit")
+            _show_commit(run, client, tip.commit)
+            return
+        if shown is None:
+            hint = f"ctx session resume {session} takes it up again"
+            message = f"session {session} is not active, and has no context and no commit"
+            raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
+    assert shown is not None, "a recorded assembly was read"
     wants_labels = not (run.screen.as_json or as_text)
     header: list[str] = []
-    if wants_labels:
-        header = cost_lines(shown) if shown.cost else newest_cost_lines(client, session, shown.number)
-    objects = [
-        each.object for each in shown.blocks if each.object and not each.object.startswith(("chat:", "session:"))
-    ] + [each.object for each in shown.plan.dropped]
+    if wants_labels and shown.cost:
+        header = cost_lines(shown)
+    elif wants_labels and newest is not None and shown.layout == "append":
+        header = newest_cost_lines(client, newest, session)
+    objects = [each.object for each in shown.blocks if each.object] + [each.object for each in shown.plan.dropped]
     _show(run, shown, header, labels_of(client, session, objects if wants_labels else ()), as_text=as_text)
-    if not (key or shown.tokens):
-        note_conversation_in_commits(run, client, session)
 
 
-def _seen(
+def _next(
     run: Invocation,
     client: SyncClient,
     session: str,
-    key: AssemblyKey,
     layout: Layout | None,
-    text: bool,
-    blocks: bool,
-) -> AssembledContext:
-    if key:
-        return client.context_show(session, **key, text=text, blocks=blocks)
+    newest: AssemblyRecord | None,
+    parts: ContextParts,
+) -> AssembledContext | None:
+    """Return the context that the model would receive now, unrecorded; of a session that is not active, what its model
+    received last, None without any. ``layout`` None: that of ``newest``, the newest request or else assembly."""
+    layout = layout or (None if newest is None else newest.layout)
     try:
-        return client.context_assemble(session, text=text, blocks=blocks, layout=layout)
+        return client.context_assemble(session, **parts, layout=layout, dry_run=True)
     except InvalidState as error:
         if error.code not in ("session_not_active", "session_closed"):
             raise
         try:
             turn = client.context_show(session, text=False, blocks=False).turn
         except NotFound:
-            hint = f"ctx materialize -s {session} has what its commits hold; ctx session resume takes it up again"
-            message = f"{error.message}, and no context of it was assembled here"
-            raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found") from None
+            return None
         run.screen.note(f"{error.message}: this is what its model saw last")
-        return client.context_show(session, turn=turn, text=text, blocks=blocks)
+        return client.context_show(session, turn=turn, **parts)
 
 
 def _show(
@@ -301,7 +327,7 @@ def _show(
     *,
     as_text: bool,
 ) -> None:
-    """Print ``shown``, with the lines ``header`` on the newest request up to it."""
+    """Print ``shown``, with the lines ``header`` on its request, or the newest one before it."""
     screen = run.screen
     if screen.as_json:
         screen.document(shown)
@@ -309,11 +335,14 @@ def _show(
     if as_text:
         screen.content(_content(shown))
         return
-    kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
+    named = f"assembly {shown.number}" if shown.number else _NEXT[shown.layout]
     screen.line(
-        f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  assembly {shown.number}  "
-        f"{count(shown.tokens, 'token')}  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
+        f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  {named}  "
+        f"{count(shown.tokens, 'token')}  {size(shown.bytes)}"
     )
+    if shown.number:
+        kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
+        screen.line(f"context       {cell(shown.context_id)}{kept}")
     for line in header:
         screen.line(line)
     _show_bar(run, shown.sections)
@@ -354,7 +383,7 @@ def _start(block: Block) -> str:
     if head.startswith("ACTIVE_CONTENT "):
         head = ""
     elif head.startswith("CHAT_MESSAGE role="):
-        head = head.removeprefix("CHAT_MESSAGE role=") + ":"
+        head = head.removeprefix("CHAT_MESSAGE role=").removeprefix("tool tool=") + ":"
     start = f"{head} {rest}".strip().replace("\n", " ")
     return start if len(start) <= _START_CHARS_MAX else f"{start[: _START_CHARS_MAX - 1].rstrip()}…"
 

@@ -21,17 +21,17 @@ def list_assemblies(run: Invocation, client: SyncClient, session: str) -> None:
     if run.screen.listing(found, [each.context_id for each in found]):
         return
     run.screen.table(
-        ("NUMBER", "TURN", "TIME", "TOKENS", "FORMAT", "CONTEXT"),
+        ("NUMBER", "TURN", "CONTEXT", "FORMAT", "TOKENS", "TIME"),
         [
             (
                 str(each.number),
                 str(each.turn),
-                moment(each.assembled_at),
-                count(each.tokens),
-                each.format or "text",
                 each.context_id,
+                each.format or "text",
+                count(each.tokens),
+                moment(each.assembled_at),
             )
             for each in found
         ],
-        right=(0, 1, 3),
+        right=(0, 1, 4),
     )

@@ -12,7 +12,7 @@ _SHOWN: Final[dict[ShownAs, str]] = {
     "whole": "is in the window",
     "cut": "is in the window in part",
     "stub": "has a stub in the window",
-    "line": "has a line in the window",
+    "line": "is one line in the window",
     "none": "is not in the window",
 }
 
@@ -47,7 +47,8 @@ def show_why(run: Invocation, found: WhyResult, label: str) -> None:
         run.screen.document(found)
         return
     detail = "" if found.detail is None else f" ({found.detail})"
-    run.screen.line(f"{cell(label)} {_SHOWN[found.shown]}: {_RULES[found.rule]}{detail}")
+    joined = ", because " if found.rule == "purged" else ": "
+    run.screen.line(f"{cell(label)} {_SHOWN[found.shown]}{joined}{_RULES[found.rule]}{detail}")
     if (since := found.since) is not None:
         run.screen.line(
             f"since assembly {since.number}, turn {since.turn}, {moment(since.assembled_at)}, {cell(since.context_id)}"

@@ -147,7 +147,7 @@ def _of_context(client: SyncClient, revision: Revision, context: str, default: s
         if commit.session is None:
             message = f"commit {context} belongs to no session"
             raise Stop(NOT_FOUND, message, hint=f"ctx show {context} shows it", symbol="session_not_found")
-        number = _newest_assembly(client, commit.session, commit.tx)
+        number = newest_number(client, commit.session, commit.tx)
         return Located(commit.session, revision, commit.tx, number or None)
     session, record = located_assembly(client, context, default)
     return Located(session, revision, record.tx, record.number)
@@ -167,12 +167,13 @@ def located_assembly(client: SyncClient, context: str, default: str | None = Non
     raise Stop(NOT_FOUND, f"no commit or assembly has the id {context}", hint=hint, symbol="assembly_not_found")
 
 
-def _newest_assembly(client: SyncClient, session: str, tx: int) -> int:
-    """Return the number of the newest assembly before journal sequence ``tx``, 0 without one, by exponential search."""
+def newest_number(client: SyncClient, session: str, before_tx: int | None = None) -> int:
+    """Return the number of the newest assembly, before journal sequence ``before_tx`` if given, 0 without one, by
+    exponential search."""
 
     def is_before(number: int) -> bool:
         found = client.context_list(session, after=number - 1, limit=1).assemblies
-        return bool(found) and found[0].tx < tx
+        return bool(found) and (before_tx is None or found[0].tx < before_tx)
 
     low, high = 0, 1
     while is_before(high):

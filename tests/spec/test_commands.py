@@ -302,7 +302,7 @@ def test_a_remedy_names_the_command_that_lists_the_assemblies_of_a_session(daemo
     assert done.stderr.endswith(f"; {command} lists all\n")
     listed = ctx(daemon, *shlex.split(command)[1:])
     head, *rows = listed.stdout.splitlines()
-    assert head.split() == ["NUMBER", "TURN", "TIME", "TOKENS", "FORMAT", "CONTEXT"]
+    assert head.split() == ["NUMBER", "TURN", "CONTEXT", "FORMAT", "TOKENS", "TIME"]
     assert [row.split()[:2] for row in rows] == [["1", "1"], ["2", "2"]]
     items = json.loads(ctx(daemon, "context", lived.id, "--list", "--json").stdout)["items"]
     assert [(each["number"], each["turn"], each["format"]) for each in items] == [(1, 1, None), (2, 2, None)]

@@ -535,7 +535,7 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
     assert f"ctx fork {own.id}@1 starts a session from it" in moment.err
     own.client.session_pause(own.id)
     seen = real("context", own.id)
-    assert (seen.code, seen.out, f"ctx materialize -s {own.id}" in seen.err) == (3, "", True)
+    assert (seen.code, seen.out) == (0, real("context", chain[2]).out)
     assert chain[2] in real("log", own.id[:-1]).out
     assert real("session", "label", own.id, "=x").err.startswith("ctx: '=x' has no key")
     labelled = own.client.session_create("claude-code", labels={"harness": "claude-code"}).session.session
@@ -543,11 +543,20 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
     assert real("session", "ls", "-q", "--json").json["items"]
 
 
-def test_the_context_of_a_session_with_only_commits_points_to_its_conversation(real, own, chain):
+def test_the_context_of_a_session_with_only_commits_is_that_of_the_newest_one(real, own, chain):
     ran = real("show", f"{own.id}@2")
     assert "has no turn 2; it has no turns" in ran.err and "`ctx log` lists" in ran.err
     ran = real("context", own.id)
-    assert f"the chat of {own.id} is empty; its commits have a conversation: ctx materialize ctx-" in ran.err
+    assert ran.out == real("context", chain[2]).out
+    first, second = ran.err.splitlines()
+    assert first == f"no context of {own.id} was assembled: this is that of its newest commit"
+    assert second.startswith(f"{chain[2]}, 3 commits ")
+    empty = own.client.session_create("claude-code").session.session
+    assert real("context", empty).out.splitlines()[0] == f"{empty}  turn 0  next text  0 tokens  0 B"
+    own.client.session_pause(empty)
+    refused = real("context", empty)
+    assert (refused.code, refused.out) == (3, "")
+    assert f"has no context and no commit; ctx session resume {empty} takes it up again" in refused.err
 
 
 def test_times_turns_and_tiers_are_written_as_elsewhere(real, own, chain):

@@ -42,7 +42,7 @@ def test_an_assembly_that_showed_purged_content_is_refused_with_its_number_and_t
 def test_why_gives_the_purge_as_the_reason_for_purged_content(real, requested):
     assert real("purge", "/w/a.py", "--yes").code == 0
     out = real("context", "--why", "/w/a.py").out.splitlines()
-    assert out[0] == "/w/a.py has a stub in the window: its content was purged"
+    assert out[0] == "/w/a.py has a stub in the window, because its content was purged"
     assert len(out) == 2 and out[1].startswith("now active; id ")
 
 

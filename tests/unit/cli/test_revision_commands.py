@@ -42,15 +42,14 @@ def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, s
 
 
 @pytest.mark.requirement("REV-4")
-def test_a_turn_and_a_time_select_the_models_request_and_not_a_text_view(real, session):
+def test_a_turn_and_a_time_select_the_models_request_and_not_a_later_text(real, session):
     session.user("more")
     request = session.assemble(format="anthropic-messages", model="claude-sonnet-4-5")
-    assert real("context", "--text").code == 0
-    look = session.assemblies().assemblies[-1]
-    assert look.number == request.number + 1
+    later = session.assemble()
+    assert later.number == request.number + 1
     sent = real("context", "--assembly", str(request.number), "--text").out
     assert '"messages"' in sent
-    for revision in ("@3", "@~0", f"@{{{look.assembled_at}}}", f"{session.id}@3"):
+    for revision in ("@3", "@~0", f"@{{{later.assembled_at}}}", f"{session.id}@3"):
         assert real("context", revision, "--text").out == sent, revision
     assert '+  "messages"' in real("context", "--diff", "@2", "@3").out
     session.close()
