@@ -388,7 +388,7 @@ class TranscriptImport:
             view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
             known = None if view is None else view.recorded
             directory = _new_directory(planned, view)
-            if (recorded := planned.done.facts.recorded(known)) != known:
+            if (recorded := planned.done.facts.recorded(known, self._changed_at(planned))) != known:
                 recorded = msgspec.structs.replace(recorded, **await self._purged_facts(planned))
             if recorded != known or directory != "/":
                 made = await self._client.session_annotate(
@@ -456,10 +456,15 @@ class TranscriptImport:
         if batches.is_full:
             await batches.send(self._tasks)
 
+    def _changed_at(self, planned: PlannedSource) -> int | None:
+        """Return the time of the last change of a source, in ms; None without one, or if it is in the future."""
+        at = -1 if planned.stat is None else planned.stat.changed_ns // 1_000_000
+        return at if 0 <= at < self._clock.wall_ms() else None
+
     def _imported_delta(self, planned: PlannedSource, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
         now = self._clock.wall_ms()
         # Lines without a time, or with one in the future, get the time of the file's last change.
-        times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
+        times = (delta.at, self._changed_at(planned))
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
         state = planned.done.state
         if valid_time is not None and delta.at is None:

@@ -71,9 +71,10 @@ class SessionFacts:
         if self._titled_at is None or self._titled_at <= title.at:
             self._titles["custom-title"] = title.text
 
-    def recorded(self, before: RecordedSession | None = None) -> RecordedSession:
+    def recorded(self, before: RecordedSession | None = None, changed_at: int | None = None) -> RecordedSession:
         """Return all facts, merged with ``before``, those of another transcript of the same session: the outer times,
-        the earlier first prompt, and otherwise the facts of this transcript first."""
+        the earlier first prompt, and otherwise the facts of this transcript first. ``changed_at``: the time of the last
+        change of the transcript, in ms, for a session without any time."""
         known = before or RecordedSession()
         order = ("custom-title", "agent-name", "ai-title", "summary", "thread_name", "session_info", "session")
         titles = {**self._titles, "summary": self._summary()}
@@ -85,8 +86,8 @@ class SessionFacts:
         return RecordedSession(
             title=_short(title) or ("" if known.title in self._others_summaries() else known.title),
             prompt=_short(prompt) if is_first else known.prompt or _short(prompt),
-            began_at=min(began, default=None),
-            ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=None),
+            began_at=min(began, default=changed_at),
+            ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=changed_at),
             permissions={**known.permissions, **self._permissions},
         )
 

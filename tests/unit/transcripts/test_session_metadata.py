@@ -182,3 +182,13 @@ def test_facts_of_real_transcripts():
                 granted += bool(recorded.permissions)
                 assert (recorded.began_at or 0) <= (recorded.ended_at or 0)
     assert read > 20 and prompted > 10 and granted > 5 and titled > 2, (read, titled, prompted, granted)
+
+
+def test_a_transcript_without_times_has_that_of_its_last_change():
+    found = SessionFacts("claude-code")
+    found.add({"type": "summary", "summary": "A title", "leafUuid": "u1"})
+    assert found.recorded(None, 5000) == RecordedSession(title="A title", began_at=5000, ended_at=5000)
+    known = RecordedSession(began_at=1000, ended_at=2000)
+    assert found.recorded(known, 5000) == msgspec.structs.replace(known, title="A title")
+    found.add(claude("Mend it", 1))
+    assert found.recorded(None, 5000).ended_at == BEGAN + 1000
