@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,11 +11,16 @@ import click
 from ctxd.click_support import FAILURE, Stop
 from ctxd.commands.common_options import AbsolutePath, config_option, json_option, progress, show
 from ctxd.formatting import count, size, span
+from ctxd.terminal import cell
 from ctxd_protocol.methods.sessions import CollectedSession
 
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LENGTH: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 _DEADLINE_S: Final = 120.0
+_SHOWN_MAX: Final = 20
+"""Sessions that are listed for each action."""
+
+_TITLE_CHARS_MAX: Final = 40
 
 _REASONS: Final = {
     "clock": "the journal confirms only {confirmed} of its age; --force trusts the clock",
@@ -32,12 +38,17 @@ class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of c
         """Return a duration, given as a number with a unit, in milliseconds."""
         found = _LENGTH.fullmatch(str(value))
         if found is None:
-            self.fail(f"{value!r} is not a duration: write 90d, 12h, 30m.", param, ctx)
+            self.fail(
+                f"{value!r} is not a duration: write a number and s, m (minutes), h, d or w, such as 90d.", param, ctx
+            )
         return int(found[1]) * _UNIT_MS[found[2]]
 
 
 @click.command()
-@click.option("--keep", type=_Length(), metavar="TIME", default="90d", show_default=True, help="Age: 90d, 12h, 30m.")
+@click.option(
+    "--keep", type=_Length(), metavar="TIME", default="90d", show_default=True,
+    help="Age: a number with s, m (minutes), h, d or w, such as 90d.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Report only; change nothing.")
 @click.option("--force", is_flag=True, help="Accept ages by the host's clock that the journal does not confirm.")
 @click.option("--socket", type=AbsolutePath(), help="The daemon's socket [default: the configured one].")
@@ -47,8 +58,10 @@ def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool
     """Erase sessions trashed longer than --keep ago, and move sessions idle for longer than --keep to the trash.
 
     Works through the running daemon, which --socket names; there is no --state-dir. Files, artifacts, commits, and tool
-    calls that other sessions share are kept. Commits that the daemon made automatically are erased unless a tag, a
-    session or a kept commit refers to them. `ctx session restore` restores a session from the trash until it is erased.
+    calls that other sessions share are kept. A session is idle since the last write to it in this state: an imported
+    one counts from its import, whatever the times of its events. Commits that the daemon made automatically are erased
+    unless a tag, a session or a kept commit refers to them. `ctx session restore` restores a session from the trash
+    until it is erased.
 
     \b
     Examples:
@@ -62,14 +75,27 @@ def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool
     freed = sum(each.bytes for each in emptied)
     may = "would be " if dry_run else ""
     lines = [
-        *(f"{each.session}: {may}erased, {size(each.bytes)}" for each in emptied),
-        *(f"{each.session}: {may}moved to the trash, idle for {span((each.age_ms or 0) / 1000)}" for each in retired),
-        *(f"{each.session}: kept, {_reason(each)}" for each in kept),
+        *_lines(emptied, f"{may}erased", lambda each: size(each.bytes)),
+        *_lines(retired, f"{may}moved to the trash", lambda each: f"idle for {span((each.age_ms or 0) / 1000)}"),
+        *_lines(kept, "kept", _reason),
         f"{count(len(emptied), 'session')} {may}erased ({size(freed)}), {len(retired):,} {may}moved to the trash, "
-        f"{len(kept):,} kept",
+        + (f"{len(kept):,} kept" if kept else "the rest are newer"),
     ]
     document = {"dry_run": dry_run, "keep_ms": keep, "bytes": freed, "sessions": found}
     show(as_json, document, "\n".join(lines))
+
+
+def _lines(found: list[CollectedSession], action: str, why: Callable[[CollectedSession], str]) -> list[str]:
+    """The lines of the first sessions with one ``action``, and of how many are left out."""
+    shown = [f"{each.session}{_titled(each)}: {action}, {why(each)}" for each in found[:_SHOWN_MAX]]
+    left = len(found) - len(shown)
+    return [*shown, f"{left:,} more {action}; --json lists them"] if left else shown
+
+
+def _titled(found: CollectedSession) -> str:
+    title = " ".join(found.title.split())
+    cut = title if len(title) <= _TITLE_CHARS_MAX else title[: _TITLE_CHARS_MAX - 1].rstrip() + "…"
+    return f" ({cell(cut)})" if cut else ""
 
 
 def _reason(kept: CollectedSession) -> str:

@@ -134,7 +134,10 @@ class Trash:
         reason = self._reason_to_keep(session)
         if reason is None and confirmed < params.keep_ms:
             reason = "clock"
-        made = wire.CollectedSession(session=session, action="kept", age_ms=age, confirmed_ms=confirmed, reason=reason)
+        title = self._sessions.catalog.summary(session).title
+        made = wire.CollectedSession(
+            session=session, action="kept", title=title, age_ms=age, confirmed_ms=confirmed, reason=reason
+        )
         if reason is not None:
             return made
         if removed is None:
@@ -143,7 +146,7 @@ class Trash:
             return msgspec.structs.replace(made, action="retired")
         if not params.dry_run:
             emptied = await self._empty(actor, session, head)
-            return msgspec.structs.replace(emptied, age_ms=age, confirmed_ms=confirmed)
+            return msgspec.structs.replace(emptied, title=title, age_ms=age, confirmed_ms=confirmed)
         size = await self._store.read_index(partial(purge.reclaimable, ids=await self._parts(session)))
         return msgspec.structs.replace(made, action="emptied", bytes=size)
 

@@ -201,11 +201,12 @@ class CollectedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     ``forked``: a fork of it exists; ``sandbox``: a registered sandbox may use it; ``in_use``: calls are in progress or
     its notices are followed; ``elsewhere``: it was continued on another host. ``age_ms``: time since its removal or its
     last write by the clock; ``confirmed_ms``: the part of it that the journal confirms. Both are absent if the call
-    completed an interrupted emptying.
+    completed an interrupted emptying. ``title``: as in ``session.list``.
     """
 
     session: str
     action: Literal["emptied", "retired", "kept"]
+    title: str = ""
     reason: KeepReason | None = None
     bytes: int = 0
     age_ms: int | None = None
