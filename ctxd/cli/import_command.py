@@ -229,6 +229,7 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
         lines = count(result.recorded, "line")
         run.screen.line(f"  {lines} not imported: the session has them, from its hooks or its start")
     if result.copied:
-        run.screen.line(f"  {count(result.copied, 'line')} not imported: copies of another transcript's")
+        has = "has it" if result.copied == 1 else "has them"
+        run.screen.line(f"  {count(result.copied, 'line')} not imported: another transcript already {has}")
     for each in result.skipped:
         run.screen.line(f"  skipped {cell(each.path)}: {cell(each.reason)}")

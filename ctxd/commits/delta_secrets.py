@@ -86,7 +86,8 @@ def _captured_lines(capture: Capture, format: str, content: Content) -> Content:
 
 
 def _refused(format: str, why: str) -> CtxdError:
-    return CtxdError("invalid_params", f"the delta is not {format}: {why}", outcome="not_applied")
+    hint = f"Send it as {format}, or name the format that it has."
+    return CtxdError("invalid_params", f"the delta is not {format}: {why}", hint=hint, outcome="not_applied")
 
 
 def _lines(format: str, content: Content) -> list[str]:

@@ -247,8 +247,9 @@ class SessionStart:
             newest = await self._store.read_index(partial(commit_index.newest, wanted=CommitFilter(session=session)))
             if newest is not None:
                 return commit_id(newest.document.id)
-        message = f"{principal} has no work in the project at {directory}"
-        hint = "session.list lists the sessions. The principal alone, without a project, names its newest work in any."
+        of_agent = f" with the agent {template}" if template else ""
+        message = f"no session of {principal}{of_agent} in {directory} has work to continue"
+        hint = f"ctx resume {principal} continues its newest work in any project."
         raise CtxdError("commit_not_found", message, hint=hint, outcome="not_applied")
 
     async def _last_write(self, session: str) -> int:

@@ -111,4 +111,4 @@ def _head(content: bytes) -> _Head:
     if 24 <= small <= 27 and len(content) > 1 << (small - 24):
         size = 1 + (1 << (small - 24))
         return _Head(int.from_bytes(content[1:size], "big"), size)
-    raise UnreadableDelta("the delta is not a CBOR array")
+    raise UnreadableDelta("it is not a CBOR array")

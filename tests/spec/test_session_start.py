@@ -434,8 +434,11 @@ def test_the_newest_work_of_this_project_is_resumed_and_named(kept: Running, tmp
         assert "from old (Work of old)" in ctx(kept, "resume", "--agent", "demo", folder=here).stdout
         assert "from elsewhere" in ctx(kept, "resume", folder=other).stdout
 
-        missing = ctx(kept, "resume", folder=tmp_path)
-        assert missing.returncode == 3 and f"no work in the project at {tmp_path}" in missing.stderr
+        missing, principal = ctx(kept, "resume", folder=tmp_path), made.principal
+        assert missing.returncode == 3 and missing.stderr == (
+            f"ctx: no session of {principal} in {tmp_path} has work to continue; "
+            f"ctx resume {principal} continues its newest work in any project\n"
+        )
         assert ctx(kept, "resume", "--agent", "nobody", folder=here).returncode == 3
         principal = made.principal
         anywhere = client.session_create(context={"principal": principal}).session
