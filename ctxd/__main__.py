@@ -43,13 +43,15 @@ def cli() -> None:
       ctxd service install               systemd units, completions, man pages
       ctxd config --sample               explain every setting
       ctxd xtdb install                  install an XTDB node for the store "xtdb"
-      ctxd doctor                        check that node; `ctx doctor` checks the daemon
+      ctxd doctor                        check that node, not the daemon
       ctxd migrate --to xtdb             copy everything to XTDB and compare
 
     \b
-    Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state, 64 wrong usage or socket path too
-    long, 69 socket in use or node unreachable, 73 socket or directory cannot be created, 74 disk failed, 75 state
-    directory in use, 78 unusable configuration or state, 130 interrupted.
+    Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state,
+    64 wrong usage or socket path too long, 69 socket in use or node
+    unreachable, 73 socket or directory cannot be created, 74 disk failed,
+    75 state directory in use, 78 unusable configuration or state,
+    130 interrupted.
     """
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TextIO
 
@@ -126,6 +127,28 @@ class Screen:
             line = self.clipped("  ".join(texts).rstrip())
             self.line(self.paint(line, "bold") if number == 0 else line)
 
+    def spans(self, *parts: tuple[str, Colour | None]) -> str:
+        """Return texts, each with its colour, joined to one line that is cut at the terminal's edge."""
+        left = len(self.clipped("".join(text for text, _ in parts)))
+        is_cut = left < sum(len(text) for text, _ in parts)
+        shown: list[str] = []
+        for text, colour in parts:
+            part, left = text[:left], max(0, left - len(text))
+            part = part[:-1] + "…" if is_cut and part and not left else part
+            is_cut = is_cut and left > 0
+            shown.append(self.paint(part, colour) if colour else part)
+        return "".join(shown)
+
+    def field(self, name: str, value: str, width: int, *, colour: Colour | None = None) -> None:
+        """Write ``name``, padded to ``width``, and ``value``, which continues below itself at a terminal's edge."""
+        edge = self.columns
+        lines = [value]
+        if edge and len(value) > edge - width - 1 > 0:
+            lines = textwrap.wrap(value, edge - width - 1, break_long_words=False, break_on_hyphens=False)
+        for number, line in enumerate(lines):
+            label = self.paint(f"{'' if number else name:<{width}}", "dim")
+            self.line(f"{label} {self.paint(line, colour) if colour else line}")
+
     def note(self, text: str) -> None:
         """Write a message for people to standard error."""
         print(cell(text), file=sys.stderr, flush=True)  # noqa: T201 - the one place for diagnostics
@@ -141,6 +164,11 @@ class Screen:
         """``text``, which must not have colours yet, cut at the terminal's edge."""
         edge = self._size()[0]
         return text if not edge or len(text) <= edge else text[: edge - 1] + "…"
+
+    @property
+    def columns(self) -> int | None:
+        """Width of the terminal; None if it is not one, or its size is unknown."""
+        return self._size()[0]
 
     @property
     def rows(self) -> int | None:

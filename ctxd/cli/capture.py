@@ -40,9 +40,9 @@ _BY_SIGNAL: Final = 128
 @click.command(
     cls=Command,
     examples="ctx capture -- claude -p --output-format stream-json --verbose 'fix the tests'\n"
-    "claude -p --output-format stream-json --verbose 'fix the tests' | ctx capture --stdin\n"
+    "claude -p --output-format stream-json --verbose 'fix it' | ctx capture --stdin\n"
     "ctx capture --from ~/.claude/projects/-srv-app/0b1c….jsonl --session app\n"
-    "ctx capture --parent ctx-1a2b3c4d --checkpoint tool_call -- claude -p --output-format stream-json --verbose …",
+    "ctx capture --parent ctx-1a2b3c4d -- codex exec --json …",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the agent's output from standard input.")

@@ -34,6 +34,8 @@ _SENT_WHOLE_MAX: Final = 512 * 1024
 
 _NARRATIVE: Final = "narrative-v1"
 
+_WITHOUT_FILE: Final = "see ctx checkpoint --help; ctx current -s SESSION commits a session's new events without a file"
+
 
 class _Delta(TypedDict, total=False):
     """The delta of a call: its bytes in base64, or the address of an artifact with them."""
@@ -59,11 +61,11 @@ commit_argument = click.argument("commit", metavar="[COMMIT]", required=False, s
 @click.command(
     cls=Command,
     examples="ctx checkpoint --format claude-code-v1 delta.jsonl\n"
-    "tail -n +40 session.jsonl | ctx checkpoint --format claude-code-v1 -m 'The parser drops the last line.' -\n"
-    "ctx checkpoint --format events-v1 --parent HEAD~1 --type compaction summary.cbor",
+    "tail -n +40 session.jsonl | ctx checkpoint --format claude-code-v1 -m Fixed. -\n"
+    "ctx checkpoint --format events-v1 --parent HEAD~1 --type compaction new.cbor",
 )
-@click.argument("file", metavar="FILE|-")
-@click.option("--format", required=True, metavar="FORMAT", help="Format of the delta, such as events-v1.")
+@click.argument("file", metavar="FILE|-", required=False)
+@click.option("--format", metavar="FORMAT", help="Format of the delta, such as events-v1.  [required]")
 @click.option(
     "--parent",
     metavar="COMMIT",
@@ -81,8 +83,8 @@ commit_argument = click.argument("commit", metavar="[COMMIT]", required=False, s
 @common
 def checkpoint(
     run: Invocation,
-    file: str,
-    format: str,
+    file: str | None,
+    format: str | None,
     parent: str | None,
     root: bool,
     kind: CommitType,
@@ -95,8 +97,11 @@ def checkpoint(
 ) -> None:
     """Commit the delta in FILE, the new events since the parent.
 
-    '-' reads it from standard input.
+    '-' reads it from standard input. `ctx current` commits the new events of a session, which needs no file.
     """
+    if file is None or format is None:
+        missing = "argument 'FILE|-'" if file is None else "option '--format'"
+        raise Stop(USAGE, f"missing {missing}", hint=_WITHOUT_FILE, symbol="usage")
     if root and parent is not None:
         raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
     with run.client() as client:
@@ -182,7 +187,8 @@ def log(
         texts = beginnings(client, found)
     rows = drawn(found) if graph else [("", each) for each in found]
     for lanes, each in rows:
-        run.screen.line(lanes + ("" if each is None else commit_line(run, each, texts.get(each.commit, ""))))
+        text = "" if each is None else texts.get(each.commit, "")
+        run.screen.line(lanes if each is None else commit_line(run, each, text, lanes=lanes))
     note_next_page(run, next_cursor)
 
 
@@ -476,6 +482,9 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
         except CallFailed as error:
             if error.code != "tag_conflict":
                 raise
+            if not delete and name in (made := client.commit_show(id).commit).tags:
+                _print_changed(run, made)
+                return
             hint = f"ctx tag -d {name} removes it from the commit that has it" if delete else "-f moves it"
             raise Stop(CONFLICT, error.message, hint=hint, symbol=error.code) from error
     _print_changed(run, made)
@@ -524,8 +533,8 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
             return
         texts = beginnings(client, page.commits)
     for each in page.commits:
-        told = commit_line(run, each, texts.get(each.commit, ""))
-        run.screen.line(f"{told}  ({count(each.depth + 1, 'commit')})")
+        chain = count(each.depth + 1, "commit")
+        run.screen.line(commit_line(run, each, texts.get(each.commit, ""), chain=chain))
     note_next_page(run, page.next_cursor)
 
 

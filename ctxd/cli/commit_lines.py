@@ -8,7 +8,7 @@ from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.losses import args_text
 from ctxd.formatting import count, moment
-from ctxd.terminal import cell
+from ctxd.terminal import Colour, cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, ResponseEvent, ToolCallEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -32,18 +32,38 @@ def beginnings(client: SyncClient, commits: Sequence[Commit]) -> dict[str, str]:
     return found
 
 
-def commit_line(run: Invocation, commit: Commit, beginning: str = "") -> str:
-    """Return a commit as one line. ``beginning``: that of its conversation, which a summary replaces."""
-    screen = run.screen
+def commit_line(run: Invocation, commit: Commit, beginning: str = "", *, lanes: str = "", chain: str = "") -> str:
+    """Return a commit as one line, cut at the terminal's edge. ``beginning``: that of its conversation, which a summary
+    replaces. ``lanes`` stands before the line. ``chain``: the length of its chain, at the end if it has space."""
     marks = [commit.commit_type] if commit.commit_type != "delta" else []
     marks += ["root"] if commit.parent is None else []
     marks += [f"thread: {cell(commit.thread_id)}"] if commit.thread_id else []
     marks += [f"tag: {cell(tag)}" for tag in commit.tags]
-    beside = screen.paint(f" ({', '.join(marks)})", "cyan") if marks else ""
-    text = commit.summary.partition("\n")[0] or beginning
+    text = cell(" ".join((commit.summary.partition("\n")[0] or beginning).split()))
     counts = f"[{commit.checkpoint}, {count(commit.message_count, 'message')}]"
-    told = " ".join(filter(None, (cell(text), "" if commit.summary else screen.paint(counts, "dim"))))
-    return f"{screen.paint(commit.commit, 'yellow')}{beside}  {moment(commit.created_at_ms)}  {told}"
+    parts: list[tuple[str, Colour | None]] = [
+        (lanes, None),
+        (commit.commit, "yellow"),
+        (f"  {moment(commit.created_at_ms)}", None),
+    ]
+    if marks:
+        parts.append((f"  ({', '.join(marks)})", "cyan"))
+    if text:
+        parts.append((f"  {text}", None))
+    more: list[tuple[str, Colour | None]] = []
+    if not commit.summary:
+        more.append((f"{' ' if text else '  '}{counts}", "dim"))
+    if chain:
+        more.append((f"  ({chain})", None))
+    return run.screen.spans(*parts, *_fitting(run, parts, more))
+
+
+def _fitting(
+    run: Invocation, parts: list[tuple[str, Colour | None]], more: list[tuple[str, Colour | None]]
+) -> list[tuple[str, Colour | None]]:
+    """Return ``more`` if it fits behind ``parts``: a text is cut only once nothing follows it."""
+    edge = run.screen.columns
+    return [] if edge and sum(len(text) for text, _ in (*parts, *more)) > edge else more
 
 
 def _beginning(format: str, delta: bytes) -> str:

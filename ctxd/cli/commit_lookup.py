@@ -88,6 +88,9 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
         # HEAD~2 and the like are not session names.
         with suppress(NotFound, InvalidCall):
             return _as_it_is(client, client.session_get(text).session.session)
+        if is_tag(text) and text != "HEAD" and tagged_commit(client, text, None) is None:
+            with suppress(Stop):
+                return _as_it_is(client, named_session(client, text))
     return StartContext(commit=located_commit(client, text).commit)
 
 
@@ -127,7 +130,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
     if name == "HEAD":
         found = newest_commit(client, session)
         if found is None:
-            raise _no_commit(session_if_any(client, session))
+            raise _no_commit(client, session_if_any(client, session))
         return found
     if "@" in name:
         return _by_time(client, name)
@@ -140,13 +143,16 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
             return newest
         empty = client.session_get(named).session.session
     if empty is not None:
-        raise _no_commit(empty)
+        raise _no_commit(client, empty)
     raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
 
 
-def _no_commit(session: str | None) -> Stop:
+def _no_commit(client: SyncClient, session: str | None) -> Stop:
     message = f"session {session} has no commit yet" if session else "there is no commit yet"
     hint = f"ctx current -s {session or 'SESSION'} makes one"
+    if session and not client.session_events(session, limit=1).events:
+        message += ", and no event to commit"
+        hint = "its first message makes one possible; ctx checkpoint commits a delta from a file"
     return Stop(NOT_FOUND, message, hint=hint, symbol="commit_not_found")
 
 

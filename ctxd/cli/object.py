@@ -249,7 +249,7 @@ def _print(run: Invocation, version: ObjectVersion) -> None:
 @click.command(
     cls=Command,
     examples="""ctx query '{:find [e] :where [[e :type "toolcall"] [e :tool "bash"]]}'
-ctx query '{:find [e path] :in [s] :where [[e :session s] [e :path path]]}' '"s1"' --json
+ctx query '{:find [e p] :in [s] :where [[e :session s] [e :path p]]}' '"s1"'
 ctx query --at 2h < query.edn""",
 )
 @click.argument("text", metavar="[QUERY]", required=False)

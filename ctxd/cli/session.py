@@ -487,7 +487,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         *(("active", each + (" (pinned)" if each in pinned else "")) for each in found.active_set),
     ]
     for name, value in lines:
-        run.screen.line(f"{run.screen.paint(f'{name:<9}', 'dim')} {cell(value)}")
+        run.screen.field(name, cell(value), 9)
 
 
 def _project_lines(project: Project | None) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,8 @@ from ctxd.cli.common_options import (
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
-from ctxd.cli.session_lookup import named_session
+from ctxd.cli.session_lookup import Filter, named_session, sessions
+from ctxd.cli.session_table import header, print_table, unique_prefixes
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import age, count
@@ -93,29 +94,29 @@ def ls(
             limit=limit,
             cursor=cursor,
         )
+        is_whole = len(page.sessions) == page.total and not archived and state != "removed"
+        # Prefixes of ids of other hosts are not accepted.
+        is_table = run.screen.columns is not None and not (run.screen.as_json or run.screen.quiet or elsewhere)
+        prefixes = _prefixes(client, page, is_whole=is_whole) if is_table else None
     beside = {name: value for name in ("total", "archived", "removed", "forks") if (value := getattr(page, name))}
     ids = [each.session for each in page.sessions]
     if run.screen.listing(page.sessions, ids, next_cursor=page.next_cursor, **beside):
         return
-    last = "HOST" if elsewhere else "TITLE"
-    run.screen.table(
-        ("SESSION", "AGENT", "STATE", "PROJECT", "TURNS", "ACTIVE", "INDEX", "UPDATED", last),
-        [
-            (
-                each.session,
-                each.agent,
-                each.state,
-                _name(each.project),
-                "" if each.harness and not each.turn_count else count(each.turn_count),
-                count(each.active_count),
-                count(each.index_count),
-                age(each.updated_at, now),
-                (each.host or "") if elsewhere else _titled(each),
-            )
-            for each in page.sessions
-        ],
-        right=(4, 5, 6),
-    )
+    rows = [
+        (
+            each.session,
+            age(each.updated_at, now),
+            each.agent,
+            each.state,
+            project_name(each.project),
+            "" if each.harness and not each.turn_count else count(each.turn_count),
+            count(each.active_count),
+            count(each.index_count),
+            (each.host or "") if elsewhere else _titled(each),
+        )
+        for each in page.sessions
+    ]
+    print_table(run.screen, header("HOST" if elsewhere else "TITLE"), rows, prefixes)
     _note_left_out(run, page, is_trash=state == "removed")
     note_next_page(run, page.next_cursor)
 
@@ -127,14 +128,25 @@ def project_place(given: str | None) -> str | None:
     return os.path.abspath(os.path.expanduser(given))
 
 
+def _prefixes(client: SyncClient, page: SessionListResult, *, is_whole: bool) -> dict[str, str]:
+    """Return a prefix of each id in ``page`` that no other session has. ``is_whole``: the page has all sessions that
+    are searched for a prefix first."""
+    ids = [each.session for each in page.sessions]
+    others: list[str] = []
+    if not is_whole:
+        for more in (Filter(), Filter(archived=True), Filter(state="removed")):
+            others += [each.session for each in sessions(client, **more)]
+    return unique_prefixes(ids, others)
+
+
 def _titled(row: SessionSummary) -> str:
-    """The title of a row, after the session or the commit that it continues."""
-    title = row.title or row.preview
+    """The title of a row on one line, with the session or the commit that it continues."""
+    title = " ".join((row.title or row.preview).split())
     source = None if row.origin is None else row.origin.session or row.origin.commit
-    return title if source is None else f"(continues {source}) {title}".rstrip()
+    return title if source is None else f"{title} (continues {source})".lstrip()
 
 
-def _name(project: Project | None) -> str:
+def project_name(project: Project | None) -> str:
     """The short name of a project, with the path in it."""
     if project is None:
         return ""

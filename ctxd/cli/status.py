@@ -21,8 +21,7 @@ def status(run: Invocation) -> None:
         return
     colour: Colour = "green" if found.state == "ready" else "yellow"
     for name, value in _lines(found):
-        shown = run.screen.paint(value, colour) if name == "state" else cell(value)
-        run.screen.line(f"{run.screen.paint(f'{name:<12}', 'dim')} {shown}")
+        run.screen.field(name, cell(value), 12, colour=colour if name == "state" else None)
 
 
 def _lines(found: DaemonStatus) -> list[tuple[str, str]]:

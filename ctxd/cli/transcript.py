@@ -36,7 +36,10 @@ _TEXT_CHARS: Final = 200
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--summary", is_flag=True, help="Only the format, the number of events of each kind, and the tokens.")
-@click.option("--as", "wanted", type=click.Choice(WANTED), help="Write the session in this format; losses are listed.")
+@click.option(
+    "--as", "wanted", type=click.Choice(WANTED), metavar="FORMAT",
+    help=f"Write the session in this format; losses are listed. Formats: {', '.join(WANTED)}.",
+)  # fmt: skip
 @streaming
 def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -> None:
     """Show the events in FILE, a transcript of a harness.

@@ -75,7 +75,7 @@ def install(system: bool, root: Path, program: str | None, dry_run: bool, as_jso
     Examples:
       ctxd service install
       ctxd service install --dry-run
-      ctxd service install --system --root "$DESTDIR" --program /usr/local/bin/ctxd
+      ctxd service install --system --root "$DESTDIR" --program /usr/bin/ctxd
     """
     known = _read(_manifest_path(system, root))
     written: dict[str, str] = {}

@@ -37,6 +37,9 @@ def leaves(command):
 def test_the_help_of_every_command_has_an_example():
     for command in leaves(cli):
         assert "ctxd " in (command.help or "").partition("Examples:")[2], command.name
+    for command in (cli, *leaves(cli)):
+        shown = command.get_help(click.Context(command, info_name=f"ctxd {command.name}"))
+        assert max(map(len, shown.splitlines())) <= 80, command.name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

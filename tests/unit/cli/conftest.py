@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,9 +80,10 @@ def process(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return programs.run("ctx", words, env={**os.environ, **environ})
 
 
-def terminal(*words: str, **environ: str) -> str:
-    """What ``ctx`` writes to a terminal."""
+def terminal(*words: str, columns: int = 0, **environ: str) -> str:
+    """What ``ctx`` writes to a terminal of ``columns``, by default of unknown size."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40 if columns else 0, columns))
     child = subprocess.Popen(
         [sys.executable, "-m", "ctxd.cli.main", *words],
         stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm", **environ},

@@ -114,14 +114,12 @@ def test_commits_without_a_summary_are_listed_by_how_their_conversation_begins(r
     current = client.context_current(session=own.id).context_id
     shown = {row.split()[0]: row for row in real("log", "--all").out.splitlines()}
     for commit, text in made.items():
-        assert " (root, thread: agent-7)  " in shown[commit]
-        assert shown[commit].partition("Z  ")[2].rpartition(" [")[0] == text
-    assert shown[current].partition("Z  ")[2] == "a turn of its own [tool_call, 1 message]"
+        assert shown[commit].partition("Z  (root, thread: agent-7)  ")[2].rpartition("[")[0].rstrip() == text
+    assert shown[current].endswith("  a turn of its own [tool_call, 1 message]")
     for commit in (purged, other):
-        assert shown[commit].partition("Z  ")[2].startswith("[explicit, ")
-    assert shown[told].endswith("Z  a summary")
-    assert "a turn of its own [" in real("branch").out
-    assert "a turn of its own [" in real("log", "--graph").out
+        assert shown[commit].partition("Z  (root)  ")[2].startswith("[explicit, ")
+    assert shown[told].endswith("  a summary")
+    assert all("a turn of its own [" in real(*words).out for words in (("branch",), ("log", "--graph")))
 
 
 @pytest.mark.requirement("CLI-10")
@@ -287,6 +285,8 @@ def test_a_tag_moves_only_with_force(real, chain):
     assert real("tag", "good", one).code == 0
     taken = real("tag", "good", two)
     assert (taken.code, taken.err) == (4, f"ctx: tag good is on {one}; -f moves it\n")
+    again = real("tag", "good", one)
+    assert (again.code, "tag: good" in again.out, again.err) == (0, True, ""), "nothing has to move"
     assert real("tag", "-f", "good", two).code == 0
     assert "tag: good" in real("log").out.splitlines()[1]
     other = real("tag", "-d", "good", one)
@@ -520,9 +520,10 @@ def test_invalid_tags_artifacts_and_principals_are_rejected_with_a_remedy(real, 
     assert f"ctx fork {chain[0]} starts a session from it" in real("resume", chain[0]).err
 
 
-def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own, chain):
+def test_the_chat_of_a_session_with_commits_alone_is_that_of_the_newest(real, own, chain):
     shown = real("session", "chat", own.id)
-    assert (shown.out, f"ctx materialize {chain[2]} --stop root" in shown.err) == ("", True)
+    assert shown.out.endswith("turn 3, 0: prompt\n    three\n")
+    assert shown.err == f"the conversation of commit {chain[2]}, as the session has no events of its own:\n"
     removed = real("session", "rm", own.id)
     assert (removed.out, "ctx session restore" in removed.err) == (f"{own.id} is removed\n", True)
 
@@ -581,7 +582,16 @@ def test_times_turns_and_tiers_are_written_as_elsewhere(real, own, chain):
 @pytest.mark.parametrize("words", [("log",), ("show", "HEAD~1"), ("log", "-s", "{s}")])
 def test_the_default_session_without_a_commit_is_named_in_the_remedy(real, own, words):
     ran = real(*(word.format(s=own.id) for word in words))
-    assert (ran.code, ran.err) == (3, f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} makes one\n")
+    assert (ran.code, ran.err) == (
+        3,
+        f"ctx: session {own.id} has no commit yet, and no event to commit; "
+        "its first message makes one possible; ctx checkpoint commits a delta from a file\n",
+    )
+    own.user("one")
+    named = real(*(word.format(s=own.id) for word in words))
+    assert named.err == f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} makes one\n"
+    own.client.context_current(session=own.id)
+    assert f"session {own.id} has no commit yet" not in real(*(word.format(s=own.id) for word in words)).err
 
 
 @pytest.mark.requirement("CMT-9")

@@ -274,9 +274,10 @@ def test_sessions_are_listed_with_their_last_message_or_the_host_that_has_them(d
 
     def cells(*words: str) -> list[tuple[str, ...]]:
         heading, *rows = ctx("--socket", str(daemon.path), "session", "ls", *words).out.splitlines()
-        at = heading.index("UPDATED")
-        return [(heading[:at].split()[-1], *heading[at:].split(maxsplit=1)[1:])] + [
-            (*line[:at].split()[3:], line[at:].partition(" ago")[2].strip()) for line in rows
+        last = heading.split()[-1]
+        at = heading.index(last)
+        return [(heading[:at].split()[-1], last)] + [
+            (*line[:at].partition(" ago")[2].split()[2:], line[at:].strip()) for line in rows
         ]
 
     assert cells()[1:] == [("2", "4", "3", "last words")] * 2
