@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, get_args
 
 import click
@@ -11,16 +13,21 @@ from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
-from ctxd.cli.session_list import project_place
+from ctxd.cli.session_list import project_name, project_place
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import count, moment
 from ctxd.terminal import Screen, cell
+from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.search import HITS_MAX, SearchHit, SearchKind
 
 _PROGRESS_S: Final = 0.2
 """Seconds between two reports of a rebuild."""
+
+_TITLE_CHARS: Final = 40
+_SESSION_CHARS: Final = 20
+"""Characters of the title and of the id of a session beside a result."""
 
 
 @click.command(
@@ -35,7 +42,10 @@ _PROGRESS_S: Final = 0.2
 @harness_option
 @click.option("--tool", metavar="TOOL", help="Only calls of this tool, and their output.")
 @click.option("--file", metavar="PATH", help="Only tool calls whose arguments name this file.")
-@click.option("--kind", type=click.Choice(get_args(SearchKind)), help="Only text of this kind.")
+@click.option(
+    "--kind", type=click.Choice(get_args(SearchKind)), metavar="KIND",
+    help=f"Only text of this kind: {', '.join(get_args(SearchKind))}.",
+)  # fmt: skip
 @click.option("--error", is_flag=True, help="Only output of tool calls that failed.")
 @click.option("--since", metavar="TIME", help="Only text from this time on, such as '2 days ago'.")
 @click.option("--until", metavar="TIME", help="Only text up to this time.")
@@ -82,11 +92,12 @@ def search(
             cursor=cursor,
             **conditions,
         )
+        titles = {} if run.screen.as_json else _titles(client, found.hits)
     if run.screen.as_json:
         run.screen.document(found)
         return
     for hit in found.hits:
-        _show(run.screen, hit)
+        _show(run.screen, hit, titles.get(hit.session or "", ""))
     if found.behind:
         run.screen.note(f"the index is {count(found.behind, 'row')} behind: newer text may be missing")
     if not found.hits:
@@ -94,10 +105,24 @@ def search(
     note_next_page(run, found.next_cursor)
 
 
-def _show(screen: Screen, hit: SearchHit) -> None:
+def _titles(client: SyncClient, hits: Sequence[SearchHit]) -> dict[str, str]:
+    """Return the title of the session of each hit, else its project; of those that have neither, nothing."""
+    found: dict[str, str] = {}
+    for session in dict.fromkeys(hit.session for hit in hits if hit.session is not None):
+        with suppress(NotFound, InvalidCall):
+            view = client.session_get(session).session
+            found[session] = " ".join((view.title or project_name(view.project)).split())
+    return found
+
+
+def _show(screen: Screen, hit: SearchHit, title: str) -> None:
     place = hit.commit or (hit.session if hit.turn is None else f"{hit.session}@{hit.turn}") or ""
     what = hit.kind.replace("_", " ") + (f" {hit.tool}" if hit.tool else "") + (", failed" if hit.error else "")
-    screen.line(f"{screen.paint(cell(place), 'yellow')}  {moment(hit.at)}  {screen.paint(cell(what), 'dim')}")
+    session = hit.session[:_SESSION_CHARS] if hit.session is not None and hit.commit is not None else ""
+    cut = title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
+    origin = " ".join(filter(None, (cell(session), f"({cell(cut)})" if cut else "")))
+    beside = f"  {origin}" if origin else ""
+    screen.line(f"{screen.paint(cell(place), 'yellow')}  {moment(hit.at)}  {screen.paint(cell(what), 'dim')}{beside}")
     screen.line(f"    {_painted(screen, hit)}")
     screen.line(f"    {screen.paint(cell(shlex.join(hit.open)), 'cyan')}")
 

@@ -1,7 +1,8 @@
 """``ctx session chat``: show the events of one turn, or of a whole session."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import click
 import msgspec
@@ -9,29 +10,45 @@ import msgspec
 from ctxd.cli.common_options import Invocation, revision_argument, streaming
 from ctxd.cli.revision_lookup import locate, turn_of
 from ctxd.click_support import Command
+from ctxd.formatting import count
 from ctxd.terminal import Screen, cell
+from ctxd_client.errors import CallFailed
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.chat import LoggedEvent
+from ctxd_protocol.methods.commits import Commit
+
+_OUTPUT_LINES: Final = 10
+_OUTPUT_CHARS: Final = 1000
+"""Lines and characters that are shown of the output of a tool call."""
 
 
-@click.command(cls=Command, examples="ctx session chat s1@12\nctx session chat @~1\nctx session chat s1 --json")
+@click.command(
+    cls=Command,
+    examples="ctx session chat s1@12\nctx session chat @~1\nctx session chat s1 --all\nctx session chat s1 --json",
+)
+@click.option("--all", "everything", is_flag=True, help="Also hidden events, and the whole output of tool calls.")
 @revision_argument
 @streaming
-def chat(run: Invocation, revision: str | None) -> None:
-    """Print the events of turn REV, or of the whole session; with --json, one event per line."""
+def chat(run: Invocation, revision: str | None, everything: bool) -> None:
+    """Print the events of turn REV, or of the whole session; with --json, one event per line.
+
+    The events of a session that has them only in its commits, such as an imported one, are those of its newest commit.
+    Events without text, such as records of the harness, are hidden, and long output of tool calls is cut, unless --all
+    or --json is given.
+    """
     with run.client() as client:
         found = locate(client, revision)
         turn = None if found.revision.is_now else turn_of(client, found).turn
+        shown = _Shown(run.screen, client, found.session, everything=everything)
         is_empty = True
         for logged in _events(client, found.session, turn):
             is_empty = False
-            if run.screen.as_json:
-                run.screen.record(logged)
-            else:
-                _print(run.screen, logged, found.session)
-        if is_empty and turn is None:
-            note_conversation_in_commits(run, client, found.session)
+            shown.show(logged)
+        if is_empty and turn is None and (tip := client.commit_resolve(session=found.session).commit) is not None:
+            _show_commit(run, client, shown, found.session, tip)
+    if shown.hidden:
+        run.screen.note(f"hidden: {count(shown.hidden, 'event')} without text; --all shows them")
 
 
 def note_conversation_in_commits(run: Invocation, client: SyncClient, session: str) -> None:
@@ -39,6 +56,99 @@ def note_conversation_in_commits(run: Invocation, client: SyncClient, session: s
     if (tip := client.commit_resolve(session=session).commit) is not None:
         shown = f"ctx materialize {tip.commit} --stop root --format narrative-v1"
         run.screen.note(f"the chat of {session} is empty; its commits have a conversation: {shown}")
+
+
+class _Shown:
+    """The events that are printed. ``hidden``: the number of those that are not."""
+
+    def __init__(self, screen: Screen, client: SyncClient, session: str, *, everything: bool) -> None:
+        self._screen = screen
+        self._client = client
+        self._session = session
+        self._everything = everything
+        self.hidden = 0
+
+    def show(self, logged: LoggedEvent) -> None:
+        """Print an event of the chat."""
+        if self._screen.as_json:
+            self._screen.record(logged)
+        else:
+            self.show_text(logged.turn, logged.place, logged.event)
+
+    def show_text(self, turn: int, place: int, event: dict[str, Any]) -> None:
+        """Print an event as text, or count it as hidden."""
+        is_thought = event["event"] == "thinking" and not (event.get("text") or "").strip()
+        if (is_thought or event["event"] == "opaque") and not self._everything:
+            self.hidden += 1
+            return
+        name = " ".join(cell(str(event[key])) for key in ("event", "tool") if event.get(key)).replace("_", " ", 1)
+        if self._everything and event["event"] == "opaque" and event.get("kind"):
+            name += f" {cell(str(event['kind']))}"
+        self._screen.line(self._screen.paint(f"turn {turn}, {place}: {name}", "yellow"))
+        if event["event"] == "tool_result":
+            self._print_output(event)
+            return
+        args = event.get("args")
+        texts = [event.get("text"), event.get("summary"), args if isinstance(args, str | None) else _json(args)]
+        for text in texts:
+            self._print_lines(text.split("\n") if text else ())
+
+    def _print_output(self, event: dict[str, Any]) -> None:
+        object, text = event.get("object"), event.get("text") or ""
+        whole = "--all shows it"
+        if object:
+            whole = shlex.join(("ctx", "object", "cat", object, "-s", self._session))
+            text = text or self._content(object)
+            if not text:
+                self._print_lines([whole])
+                return
+        lines, left = (text.split("\n"), 0) if self._everything else _beginning(text)
+        self._print_lines(lines if text else ())
+        if left:
+            self._screen.line(self._screen.paint(f"    … {count(left, 'more character')}: {cell(whole)}", "dim"))
+
+    def _content(self, object: str) -> str:
+        """The output of a recorded call; empty if it cannot be read here, or is not text."""
+        try:
+            payload = self._client.object_get(object, session=self._session).object.payload
+        except CallFailed:
+            return ""
+        return "" if "encoding" in payload else payload.get("content") or ""
+
+    def _print_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._screen.line(f"    {cell(line.expandtabs())}")
+
+
+def _show_commit(run: Invocation, client: SyncClient, shown: _Shown, session: str, tip: Commit) -> None:
+    """Print the conversation that ends with the newest commit of ``session``, ``tip``."""
+    # Imported here, as a session with a chat needs no reader of deltas.
+    from ctxd.cli.commit_context_download import downloaded
+    from ctxd.formats import events_v1
+    from ctxd.formats.cbor_array import items
+
+    content, made = downloaded(client, tip.commit, stop="root", format=events_v1.NAME)
+    if not made.message_count:
+        run.screen.note(f"{session} has no message: its newest commit, {tip.commit}, has none")
+        return
+    run.screen.note(f"the conversation of commit {tip.commit}, as the session has no events of its own:")
+    turn = place = 0
+    for event in events_v1.events(items(content)):
+        members = msgspec.to_builtins(event)
+        if members["event"] == "prompt" and members.get("sidechain") is None:
+            turn, place = turn + 1, 0
+        if run.screen.as_json:
+            run.screen.record({"turn": turn, "place": place, "commit": tip.commit, "event": members})
+        else:
+            shown.show_text(turn, place, members)
+        place += 1
+
+
+def _beginning(text: str) -> tuple[list[str], int]:
+    """Return the first lines of ``text``, and the number of characters after them."""
+    shown = "\n".join(text[:_OUTPUT_CHARS].split("\n")[:_OUTPUT_LINES])
+    left = len(text.rstrip("\n")) - len(shown)
+    return shown.split("\n"), max(0, left)
 
 
 def _events(client: SyncClient, session: str, turn: int | None) -> Iterator[LoggedEvent]:
@@ -51,19 +161,6 @@ def _events(client: SyncClient, session: str, turn: int | None) -> Iterator[Logg
         if page.next_cursor is None:
             return
         page = client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=page.next_cursor)
-
-
-def _print(screen: Screen, logged: LoggedEvent, session: str) -> None:
-    event = logged.event
-    name = " ".join(cell(str(event[key])) for key in ("event", "tool") if event.get(key)).replace("_", " ", 1)
-    screen.line(screen.paint(f"turn {logged.turn}, {logged.place}: {name}", "yellow"))
-    if event.get("object"):
-        screen.line(f"    {cell(shlex.join(('ctx', 'object', 'cat', event['object'], '-s', session)))}")
-    args = event.get("args")
-    texts = [event.get("text"), event.get("summary"), args if isinstance(args, str | None) else _json(args)]
-    for text in texts:
-        for line in text.split("\n") if text else ():
-            screen.line(f"    {cell(line)}")
 
 
 def _json(value: object) -> str:

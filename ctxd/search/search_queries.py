@@ -384,7 +384,9 @@ def _hit(doc: Doc, snippet: Snippet, names: _Names) -> wire.SearchHit:
     elif doc.kind == "session":
         opening = ("ctx", "session", "show", session or "")
     else:
-        opening = ("ctx", "session", "chat", f"{session}@{doc.turn}")
+        # Without --all, the command cuts output and hides errors of providers.
+        whole = () if doc.kind in ("prompt", "response", "thinking", "tool_call", "compaction") else ("--all",)
+        opening = ("ctx", "session", "chat", f"{session}@{doc.turn}", *whole)
     in_chat = commit is None and doc.kind != "session"
     return wire.SearchHit(
         kind=doc.kind,

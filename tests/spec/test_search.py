@@ -237,7 +237,7 @@ def test_each_result_has_a_snippet_and_a_command_that_shows_its_place(
         assert shown.returncode == 0 and "pademelon" in shown.stdout, hit.open
         assert "first" not in shown.stdout or hit.turn is None, "a turn is shown, not the session"
     printed = ctx(daemon, "search", "pademelon", "-s", s.id)
-    assert printed.returncode == 0
+    assert printed.returncode == 0 and printed.stdout.count("(first)\n") == 3, "the title of the session"
     for hit in hits:
         assert (shlex.join(hit.open) in printed.stdout) == (hit.session == s.id)
     as_json = json.loads(ctx(daemon, "search", "pademelon", "--limit", "2", "--json").stdout)
