@@ -5,13 +5,17 @@ from ctxd.click_support import Stop
 from ctxd.formatting import clause
 from ctxd.remedies import in_commands
 from ctxd_client.errors import CallFailed, Conflict, ConnectFailed, ConnectionLost, Forbidden, NotFound, TimedOut
+from ctxd_protocol.methods import METHODS
 
 
 def code_of(error: CallFailed) -> int:
     """Return the exit code for a failed call."""
     if isinstance(error.__cause__, PermissionError):
         return PERMISSION
-    if error.code in ("invalid_params", "method_not_found"):
+    if error.code == "method_not_found":
+        # A method that exists is excluded from this connection.
+        return PERMISSION if error.method in METHODS else USAGE
+    if error.code == "invalid_params":
         return USAGE
     if error.code == "not_in_index":
         return NOT_FOUND  # to the user who typed the id, there is no such object

@@ -516,7 +516,7 @@ def test_doctor_on_a_sandbox_socket_runs_only_sandbox_checks(real, running, sess
         ran = real("doctor", "--socket", box.socket)
         assert ran.code == 0 and "replies on a sandbox's socket" in ran.out and "state dir" not in ran.out
         refused = real("session", "ls", "--socket", box.socket)
-        assert refused.code == 2 and "this connection may not call session.list: its socket or" in refused.err
+        assert refused.code == 6 and "this connection may not call session.list: its socket or" in refused.err
         assert "ctx rpc hello lists its methods" in refused.err
 
 
@@ -527,7 +527,7 @@ def test_an_import_that_a_sandbox_may_not_make_ends_at_its_first_refusal(real, r
     with connect_sync(running.socket) as client:
         box = client.sandbox_register([session.id], grants=()).sandbox
         ran = real("import", "claude", str(tmp_path), "--socket", box.socket)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1) and "this connection may not call" in ran.err
+    assert (ran.code, ran.out, ran.err.count("\n")) == (6, "", 1) and "this connection may not call" in ran.err
 
 
 def test_a_session_without_a_commit_is_named_with_the_command_that_makes_one(real, session):

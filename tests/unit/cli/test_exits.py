@@ -45,7 +45,7 @@ def test_common_options_stand_before_or_after_each_word_of_a_command(ctx, runnin
         ("session_exists", 4),
         ("unauthorized", 6),
         ("invalid_params", 2),
-        ("method_not_found", 2),
+        ("method_not_found", 6),
         ("session_closed", 1),
         ("disk_full", 1),
         ("internal_error", 1),
@@ -259,6 +259,7 @@ def test_the_help_of_every_command_has_examples_below_its_usage(ctx):
         usage, _, examples = ran.out.partition("\n\nExamples:\n  ")
         assert usage.startswith("Usage: ctx"), path
         assert examples, path
+        assert max(map(len, ran.out.splitlines())) <= 80, path
 
 
 def test_the_examples_in_the_help_are_command_lines_that_parse(scripted, daemon):
