@@ -37,9 +37,9 @@ def test_sessions_are_made_listed_shown_paused_resumed_and_closed(real, tmp_path
     assert [item["session"] for item in listed["items"]] == [id]
     assert real("session", "ls", "--agent", "cli", "-q").out == f"{id}\n"
     table = real("session", "ls", "--agent", "cli").out.splitlines()
-    columns = ["SESSION", "AGENT", "STATE", "PROJECT", "TURNS", "ACTIVE", "INDEX", "UPDATED", "TITLE"]
+    columns = ["SESSION", "UPDATED", "AGENT", "STATE", "PROJECT", "TURNS", "ACTIVE", "INDEX", "TITLE"]
     assert table[0].split() == columns
-    assert table[1].split()[:3] == [id, "cli", "active"]
+    assert table[1].split()[:5] == [id, table[1].split()[1], "ago", "cli", "active"]
     shown = real("session", "show", id)
     assert "budget    100 tokens\nlabel     k=v\n" in shown.out
     assert real("session", "show", id, "--json").json["labels"] == {"k": "v"}
