@@ -29,6 +29,9 @@ _LEAST_S: Final = 0.03
 
 _ANSWER_BYTES_MAX: Final = 65_536
 
+_LISTED_MAX: Final = 20
+"""Sessions that are searched for a prefix."""
+
 _HARNESS_SESSIONS: Final = (("CODEX_THREAD_ID", "codex"), ("PI_SESSION_ID", "pi"))
 """Variables in which harnesses pass their session id to tools, and the prefix of the id of the session that captures
 it. For other harnesses, `ctx install` sets $CTXD_SESSION."""
@@ -82,9 +85,9 @@ def _within(
             except (OSError, ValueError):
                 context = None
             except UnknownSession:
-                if session is not None:
-                    raise
-                context = _from_daemon(place, None, ends)  # The harness is not connected.
+                # Without a name, the harness is not connected.
+                whole = None if session is None else _by_prefix(place, session, ends)
+                context = _from_daemon(place, whole, ends)
             found.append(context or (_from_file(beside, session) if has_file else None))
         except UnknownSession as unknown:
             found.append(unknown)
@@ -126,8 +129,29 @@ def _from_file(path: Path, session: str | None) -> dict[str, Any] | None:
 
 def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any] | None:
     """Return the daemon's result, received before ``ends``. Raises: OSError, ValueError, UnknownSession."""
-    params = {} if session is None else {"params": {"session": session}}
-    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "context.current", **params}).encode() + b"\n"
+    reply = _reply(place, "context.current", {} if session is None else {"session": session}, ends)
+    if session is not None and reply.get("error", {}).get("data", {}).get("code") == "session_not_found":
+        raise UnknownSession(session)
+    found = reply.get("result")
+    return found if isinstance(found, dict) else None
+
+
+def _by_prefix(place: Path, prefix: str, ends: float) -> str:
+    """Return the only session whose id begins with ``prefix``, in the order in which other commands search. Raises:
+    OSError, ValueError, UnknownSession."""
+    for more in ({}, {"archived": True}, {"state": "removed"}):
+        page = _reply(place, "session.list", {"text": prefix, "limit": _LISTED_MAX, **more}, ends).get("result", {})
+        named = [row["session"] for row in page.get("sessions", ()) if row["session"].startswith(prefix)]
+        if len(named) == 1 and page["next_cursor"] is None:
+            return str(named[0])
+        if named:
+            break
+    raise UnknownSession(prefix)
+
+
+def _reply(place: Path, method: str, params: dict[str, Any], ends: float) -> dict[str, Any]:
+    """Return the daemon's reply to a call, received before ``ends``. Raises: OSError, ValueError."""
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n"
     answer = b""
     with socket.socket(socket.AF_UNIX) as wire:
         wire.settimeout(_left(ends))
@@ -140,10 +164,7 @@ def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any
                 break
             answer += received
     reply = json.loads(answer)
-    if session is not None and reply.get("error", {}).get("data", {}).get("code") == "session_not_found":
-        raise UnknownSession(session)
-    found = reply.get("result")
-    return found if isinstance(found, dict) else None
+    return reply if isinstance(reply, dict) else {}
 
 
 def _left(ends: float) -> float:

@@ -278,6 +278,20 @@ def test_current_names_a_session_that_does_not_exist(daemon: Running, s: SyncSes
         assert done.stderr == f"ctx: no such session: {s.id}x; give its full id: ctx session ls lists them\n"
 
 
+@pytest.mark.requirement("CLI-6")
+def test_current_takes_a_unique_prefix_of_a_session(daemon: Running, s: SyncSession, client: SyncClient) -> None:
+    for end in "ab":
+        client.session_create("spec", session=f"{s.id}-prefixed-{end}")
+        client.session(f"{s.id}-prefixed-{end}").user("a prompt")
+    wanted = client.context_current(session=f"{s.id}-prefixed-a").context_id
+    # On a machine that does other work it may end before it has an answer.
+    tried = (ctx(daemon, "current", "-s", f"{s.id}-pref") for _ in range(60))
+    assert "no such session" in next(done for done in tried if done.stderr).stderr, "of two sessions"
+    client.session_annotate(f"{s.id}-prefixed-b", archived=True)
+    tried = (ctx(daemon, "current", "-s", f"{s.id}-pref") for _ in range(60))
+    assert next(done for done in tried if done.returncode == 0).stdout == f"{wanted}\n"
+
+
 @pytest.mark.requirement("CLI-2")
 def test_a_time_before_the_first_version_of_a_file_names_the_file_and_that_version(
     daemon: Running, s: SyncSession, client: SyncClient, tree: Path
