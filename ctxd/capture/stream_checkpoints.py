@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 from typing import Final, Literal, NamedTuple, get_args
 
 from ctxd.formats.cbor_array import encoded, joined
+from ctxd.formats.compacted_window import replaces
 from ctxd.formats.delta_formats import measure_event, tokens_of
 from ctxd.formats.events_v1 import encoded_items, item_of
 from ctxd_protocol.event_types import (
@@ -82,7 +83,7 @@ class CheckpointTracker:
         """
         trigger: Trigger | None = None
         for event in events:
-            if isinstance(event, CompactionEvent) and event.summary and event.sidechain == self._sidechain:
+            if replaces(event) and event.sidechain == self._sidechain:
                 yield from self.cut("compaction")
                 yield _compaction(event)
                 continue

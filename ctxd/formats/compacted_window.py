@@ -14,12 +14,9 @@ from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
 from ctxd.transcripts.claude_code import BOUNDARY, TEAMMATE, keeps_beginning
-from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.record_decoding import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
-
-HISTORY: Final = "replacement_history"
-"""Member of compactions by codex: the items that replace the conversation."""
 
 FROM_AGENT: Final = frozenset({"inter_agent_communication", "agent_message"})
 """Kinds of opaque events with a message of another agent of codex."""

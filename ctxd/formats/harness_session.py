@@ -19,7 +19,6 @@ from ctxd.formats.claude_attachments import accepted, with_sources
 from ctxd.formats.claude_code_v1 import SessionWriter
 from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
 from ctxd.formats.compacted_window import (
-    HISTORY,
     Places,
     replaces,
     summary_as_message,
@@ -31,6 +30,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
+from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import attachment_of

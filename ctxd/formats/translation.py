@@ -260,8 +260,10 @@ class Materialization:
         if self.format == events_v1.NAME:
             yield from events
             return
+        if self.format != codex_v1.NAME:
+            events = with_first_window(events)
         if format == codex_v1.NAME:
-            events = with_agent_messages(with_first_window(events))
+            events = with_agent_messages(events)
         if self._outputs is None:
             yield from events
             return

@@ -343,14 +343,15 @@ def _age_s(name: str) -> float:
 
 def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
     """The event as bytes. ``transcript_lines`` is added if the transcript has texts of the model just before a tool
-    call, or messages that a compaction keeps: no hook reports these. Unchanged if the transcript cannot be read."""
+    call, messages that a compaction keeps, or codex's window after one: no hook reports these. Unchanged if the
+    transcript cannot be read."""
     if not event.is_main or not event.transcript:
         return event.raw
     try:
         if event.kind == "PostCompact":
-            from ctxd.hook.compaction_kept_lines import kept_lines
+            from ctxd.hook.compaction_lines import compaction_lines
 
-            lines = kept_lines(event.text, event.transcript, order.detach)
+            lines = compaction_lines(event.text, event.transcript, order.detach)
         elif event.kind in _TOOL_EVENTS and event.call:
             from ctxd.hook.texts_before_call import lines_before
 

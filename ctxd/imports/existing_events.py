@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from ctxd.formats.compacted_window import replaces
 from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import is_typed, wrapper_of
@@ -280,7 +281,7 @@ def _keys(event: Event) -> tuple[Key, ...]:
             return (("call", portable_call(event.call)),)
         case ToolResultEvent() if event.call:
             return (("result", portable_call(event.call)),)
-        case CompactionEvent() if event.summary:
+        case CompactionEvent() if replaces(event):
             return (("compaction", ""),)
         case _:
             by_text, by_id = _text_key(event, _text(event)), _id_key(event)

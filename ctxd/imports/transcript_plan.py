@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.formats.compacted_window import HISTORY
 from ctxd.formats.delta_formats import CONVERSATION, tokens_of
 from ctxd.imports.compaction_kept_marks import CompactionMarks, KeptMark
 from ctxd.imports.existing_events import ExistingEvents
@@ -21,6 +20,7 @@ from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Sta
 from ctxd.imports.spawning_calls import SpawningCalls, spawns
 from ctxd.imports.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
 from ctxd.transcripts.claude_code import BOUNDARY, is_rewind, is_typed
+from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window

@@ -2,12 +2,14 @@
 
 The session has its events in the order of their time. If the conversation goes back to before one of them, the session
 would keep the abandoned turns in its context. If the conversation has turns before the first of them, or calls between
-them, the session would have those after its own.
+them, the session would have those after its own. If it was compacted between them, the session would keep the context
+before the compaction.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
+from ctxd.formats.compacted_window import replaces
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.claude_code import is_typed
@@ -35,6 +37,8 @@ class WholeImportCheck:
           of a source continue a session at one place only.
         - A turn whose prompt the session has contains a call or an output that the session lacks: codex runs some
           calls without the hook of their end, and harnesses refuse invalid ones before any hook.
+        - A compaction that the session lacks is between events that it has, or follows the last of them in the same
+          turn: the hook of codex may have missed it.
         - ``is_first``, and a whole turn that the session lacks comes before everything that it has. This happens if
           hooks were installed and the session was resumed later, or if the source is a fork by reference, which begins
           after the turns of its origin.
@@ -46,7 +50,7 @@ class WholeImportCheck:
         self._plan = TranscriptPlan(source.format, source.path)
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1  # Or the last line of the part that is imported whole.
-        self._is_recorded_after_continuation = self._is_turn_recorded = False
+        self._is_recorded_after_continuation = self._is_turn_recorded = self._is_compaction_missed = False
         # Before the first line that the session has.
         self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
@@ -65,25 +69,31 @@ class WholeImportCheck:
         start = max(self.existing.continued_at, self.existing.whole)
         is_after_continuation = self.existing.continued_at > 0 and line.end > start
         is_recorded, missed = self.existing.find(line, events)
-        self._note_calls(events, missed)
+        self._note_missed(events, missed, is_after_continuation)
         if self.is_first and line.end > self.existing.since:
             self._note_beginning(events, is_recorded)
         if is_recorded:
+            self.is_needed |= self._is_compaction_missed
             self._last_recorded = self._plan.size - 1
             self._is_recorded_after_continuation |= is_after_continuation
         elif self._is_recorded_after_continuation and any(is_typed(each) and not each.sidechain for each in events):
             self.is_needed = True
 
-    def _note_calls(self, events: Sequence[Event], missed: Sequence[Event]) -> None:
-        """Note the calls and outputs among the events that hooks have ``missed``."""
+    def _note_missed(self, events: Sequence[Event], missed: Sequence[Event], is_after_continuation: bool) -> None:
+        """Note the calls, outputs and compactions among the events that hooks have ``missed``."""
         unseen = set(map(id, missed))
         for event in events:
             if event.sidechain is not None:
                 continue
+            is_missed = id(event) in unseen
             if is_typed(event):
-                self._is_turn_recorded = id(event) not in unseen
-            elif self._is_turn_recorded and id(event) in unseen and isinstance(event, ToolCallEvent | ToolResultEvent):
-                self.is_needed = self.is_needed or bool(event.call)
+                self._is_turn_recorded = not is_missed
+            elif is_missed and isinstance(event, ToolCallEvent | ToolResultEvent):
+                self.is_needed |= self._is_turn_recorded and bool(event.call)
+            elif is_missed and replaces(event) and self._last_recorded >= 0:
+                self.is_needed |= self._is_turn_recorded
+                # Chains of imports have the compactions of a continuation.
+                self._is_compaction_missed |= not is_after_continuation
 
     def _note_beginning(self, events: Sequence[Event], is_recorded: bool) -> None:
         if is_recorded:

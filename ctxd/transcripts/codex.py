@@ -47,6 +47,9 @@ _LINE_BYTES_MAX: Final = 6 * 1024 * 1024
 
 _MEMBER_BYTES_MAX: Final = 64
 
+HISTORY: Final = "replacement_history"
+"""Member of compactions: the items that replace the conversation."""
+
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
 BARE_ITEMS: Final = frozenset(
     {

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.claude_code import read_session, wrapper_of
-from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import Entry, Line, Record, args_object, as_text, decoded, record_of
@@ -202,7 +202,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         case _ if event in _MESSAGES:
             return _MESSAGES[event](found, record, place)
         case "PostCompact":
-            return _compaction(found, record, place)._replace(kept=tuple(_lines_of(harness, record, place)))
+            return _compaction(found, record, place, tuple(_lines_of(harness, record, place)))
         case _ if event in _UNRECORDED:
             return found
         case _ if event in _STATED:
@@ -335,15 +335,26 @@ _MESSAGES: Final = {
 """Readers of the events that are one message of the conversation."""
 
 
-def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+def _compaction(found: HookInput, record: Record, place: dict[str, Any], lines: tuple[typed.Event, ...]) -> HookInput:
     summary, meta = as_text(record.get("compact_summary")), _rest(record, "compact_summary")
     if not summary:
-        # codex does not report its summary: a compaction without one would leave the window empty.
-        return found._replace(events=(typed.SystemEvent(kind="post_compact", meta=meta, **place),))
+        return found._replace(events=(_codex_compaction(lines, meta, place),))
     kept, before = as_text(record.get("kept_from")) or None, record.get("tokens_before")
     tokens = before if isinstance(before, int) and not isinstance(before, bool) and before >= 0 else None
     event = typed.CompactionEvent(summary=summary, kept_from=kept, tokens_before=tokens, meta=meta, **place)
-    return found._replace(events=(event,))
+    return found._replace(events=(event,), kept=lines)
+
+
+def _codex_compaction(
+    lines: tuple[typed.Event, ...], meta: dict[str, Any] | None, place: dict[str, Any]
+) -> typed.Event:
+    """Return the compaction in the record that ``ctx-hook`` has added, as codex reports no summary. A notice without
+    one: a compaction without a summary would leave the window empty."""
+    for event in lines:
+        if isinstance(event, typed.CompactionEvent) and (event.summary or HISTORY in (event.meta or {})):
+            both = {**(meta or {}), **(event.meta or {})}
+            return typed.CompactionEvent(summary=event.summary, meta=both or None, **place)
+    return typed.SystemEvent(kind="post_compact", meta=meta, **place)
 
 
 def _turn(record: Record) -> str | None:

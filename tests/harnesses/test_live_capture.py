@@ -1,6 +1,7 @@
 """The real clients: what their hooks deliver, also while the daemon is killed."""
 
 import json
+import re
 import sqlite3
 from base64 import b64decode
 from contextlib import closing
@@ -138,21 +139,64 @@ def test_a_resumed_and_compacted_session_continues(harness: str, daemon: Running
         [*SAID, ANSWER, again, "Well then.", again, "Well then."]
     )
     kinds = [event.get("kind") if event["event"] == "system" else event["event"] for event in events]
-    # codex keeps its summary to itself.
-    compacted = "post_compact" if harness == "codex" else "compaction"
-    assert kinds.count(compacted) == 1
-    assert kinds.index("response") < kinds.index(compacted) < len(kinds) - 1 - kinds[::-1].index("prompt")
+    assert kinds.count("compaction") == 1
+    assert kinds.index("response") < kinds.index("compaction") < len(kinds) - 1 - kinds[::-1].index("prompt")
     if harness == "opencode":
         # Its own "Continue if you have next steps" follows the summary.
-        assert kinds[kinds.index(compacted) + 1] == "synthetic"
+        assert kinds[kinds.index("compaction") + 1] == "synthetic"
     if harness == "claude":
         # The answer that it keeps behind the summary, and the last one.
         with connect_sync(daemon.socket) as ctxd:
             made = ctxd.context_current(session=ctxd.session_list().sessions[0].session).context_id
             context = str(ctxd.commit_materialize(made, format="narrative-v1").content)
         assert [context.count(text) for text in (SUMMARY, again, "Well then.", ANSWER)] == [1, 1, 2, 0], context
-    if compacted == "compaction":
-        assert SUMMARY in next(event["summary"] for event in events if event["event"] == "compaction")
+    assert SUMMARY in next(event["summary"] for event in events if event["event"] == "compaction")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.requirement("HOK-19")
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_the_context_after_a_compaction_of_codex_is_its_own(daemon: Running, tmp_path: Path, is_reported: bool) -> None:
+    """Also after an import, which corrects the context if no hook has reported the compaction."""
+    again = "Go on with it."
+
+    def window() -> dict[str, int]:
+        with connect_sync(daemon.socket) as ctxd:
+            (session,) = ctxd.session_list().sessions
+            if session.state == "active":
+                ctxd.session_pause(session.session)
+            made = ctxd.commit_resolve(session=session.session).commit
+            assert made is not None
+            context = str(ctxd.commit_materialize(made.commit, format="narrative-v1").content)
+        return {text: context.count(text) for text in (PROMPT, ANSWER, SUMMARY, again, "Well then.")}
+
+    with ScriptedModel(TOOLS["codex"], scripts={again: [Step("Well then.")]}) as model:
+        client = Client("codex", daemon, model, tmp_path / "client")
+        client.connect()
+        client.ask()
+        native = client.session()
+        settings = client.home / ".codex/config.toml"
+        trusted = settings.read_text()
+        if not is_reported:
+            settings.write_text(
+                re.sub(r'(?m)(^\[hooks\.state\."[^"]*:post_compact:[^"]*"\]\n.*\nenabled = )true', r"\1false", trusted)
+            )
+        compact(client, native)
+        settings.write_text(trusted)
+        client.ask(again, session=native)
+        last = json.dumps(model.requests[-1])
+        own = {text: last.count(text) for text in (PROMPT, ANSWER, SUMMARY, again, "Well then.")}
+        own["Well then."] = 1  # The answer to this request.
+        assert is_reported == any(event["event"] == "compaction" for event in captured(daemon))
+        assert not is_reported or window() == own
+        window()
+        client.ctx("import", "codex")
+        assert window() == own
+        client.ask(again, session=native)
+        window()
+        client.ctx("import", "codex")
+        assert window() == {**own, again: 2, "Well then.": 2}
 
 
 @pytest.mark.timeout(240)

@@ -167,3 +167,108 @@ def test_a_pi_compaction_with_its_kept_entry_does_not_wait_for_the_transcript(
     order = EventOrder("/run/none.sock", "0-1", event)
     monkeypatch.setattr(order, "detach", lambda: pytest.fail("it waits"))
     assert with_transcript_lines(event, order) == event.raw
+
+
+class Rollout(Harness):
+    """A session of codex with its rollout."""
+
+    def __init__(self, daemon: Running, home: Path) -> None:
+        super().__init__(daemon, home, "codex", "01a203ab-b617-74c3-8c72-359424c2f211")
+        self.transcript = str(home / "rollout.jsonl")
+        (home / "rollout.jsonl").touch()
+
+    def write(self, kind: str, **payload: Any) -> None:
+        record = {"timestamp": "2026-01-02T03:04:05.000Z", "type": kind, "payload": payload}
+        with open(self.transcript, "a") as file:
+            file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
+    def turn(self, name: str) -> None:
+        self.hook("UserPromptSubmit", prompt=f"prompt {name}", turn_id=f"id-{name}")
+        self.write("response_item", **item("user", f"prompt {name}"))
+        self.write("response_item", **item("assistant", f"answer {name}"))
+        self.hook("Stop", turn_id=f"id-{name}", last_assistant_message=f"answer {name}")
+
+    def compacted(self, *prompts: str, summary: str = "The summary.", **members: Any) -> None:
+        """The record of a compaction, and the others that codex writes after it."""
+        history = [item("user", text) for text in (*prompts, *filter(None, [summary]))]
+        self.write("compacted", message=summary, replacement_history=history, window_number=2, **members)
+        self.write("turn_context", cwd="/srv")
+
+
+def item(role: str, text: str) -> dict[str, Any]:
+    kind = "input_text" if role == "user" else "output_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def last_window(harness: Rollout) -> str:
+    harness.hook("SessionEnd", reason="other")
+    with connect_sync(harness.daemon.socket) as client:
+        return context(client, harness.session)
+
+
+@pytest.fixture
+def rollout(tmp_path: Path) -> Iterator[Rollout]:
+    with Running(tmp_path, keep_state=True) as running:
+        yield Rollout(running, tmp_path / "home")
+
+
+@pytest.mark.requirement("HOK-19")
+@pytest.mark.parametrize("summary", ["The summary.", ""])
+def test_a_compaction_of_codex_has_the_window_of_its_rollout(rollout: Rollout, summary: str) -> None:
+    rollout.turn("a")
+    rollout.turn("b")
+    rollout.compacted("prompt b", summary=summary, retained_context={"text": "answer a"})
+    rollout.hook("PostCompact", turn_id="id-b", trigger="auto")
+    rollout.turn("c")
+    text = last_window(rollout)
+    wanted = (*filter(None, [summary]), "prompt b", "prompt c", "answer c")
+    found = places(text, *wanted)
+    assert min(found) >= 0 and found == sorted(found), text
+    assert [text.count(part) for part in ("The summary.", "prompt b", "answer b", "answer a")] == [
+        bool(summary),
+        1,
+        0,
+        0,
+    ]
+    with connect_sync(rollout.daemon.socket) as client:
+        whole = client.commit_materialize(client.context_current(session=rollout.session).context_id, format="codex-v1")
+    assert str(whole.content).count("prompt b") == 1
+
+
+@pytest.mark.requirement("HOK-19")
+def test_a_compaction_that_codex_writes_after_the_hook_is_not_confused_with_an_earlier_one(rollout: Rollout) -> None:
+    rollout.turn("a")
+    rollout.compacted("prompt a", summary="The first summary.")
+    rollout.hook("PostCompact", turn_id="id-a", trigger="auto")
+    rollout.turn("b")
+    began = time.monotonic()
+    rollout.hook("PostCompact", turn_id="id-b", trigger="manual")
+    assert time.monotonic() - began < 1.5, "the harness does not wait for what it writes after the hook"
+    time.sleep(0.2)
+    rollout.compacted("prompt b")
+    rollout.turn("c")
+    block_until(lambda: sum(isinstance(event, CompactionEvent) for event in events(rollout)) == 2)
+    text = last_window(rollout)
+    assert [text.count(part) for part in ("The first summary.", "The summary.", "prompt a", "prompt c")] == [0, 1, 0, 1]
+    # The events after the hook have waited for it.
+    assert places(text, "The summary.", "prompt c")[0] < text.find("prompt c")
+
+
+@pytest.mark.requirement("HOK-19")
+@pytest.mark.parametrize("what", ["never written", "no rollout", "damaged", "too large"])
+def test_a_compaction_of_codex_of_which_nothing_is_known_replaces_nothing(rollout: Rollout, what: str) -> None:
+    rollout.turn("a")
+    match what:
+        case "no rollout":
+            Path(rollout.transcript).unlink()
+        case "damaged":
+            with open(rollout.transcript, "a") as file:
+                file.write('{"type":"compacted","payload":{\n')
+        case "too large":
+            rollout.compacted("x" * 4 * 1024 * 1024)
+    rollout.hook("PostCompact", turn_id="id-a", trigger="auto")
+    block_until(lambda: "post_compact" in [getattr(event, "kind", None) for event in events(rollout)])
+    rollout.turn("b")
+    text = last_window(rollout)
+    assert places(text, "prompt a", "answer a", "prompt b") == sorted(places(text, "prompt a", "answer a", "prompt b"))
+    assert "prompt a" in text and "The summary." not in text

@@ -10,10 +10,10 @@ import pytest
 
 from ctxd_client.errors import Conflict
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent
+from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, ResponseEvent, ToolCallEvent
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
-from tests.spec.imported_contexts import head, kept
+from tests.spec.imported_contexts import head, kept, narrative
 from tests.spec.test_import import commits, here, imported, labels, text
 from tests.spec.test_import_opencode import Opencode
 
@@ -146,6 +146,57 @@ def test_a_call_or_an_output_that_hooks_have_not_seen_is_in_the_context_after_an
     imported(daemon, "codex", thread.write(tmp_path))
     assert said(client, thread.id) == "abcdefghijkl"
     assert imported(daemon, "codex", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize("summary", ["summary X", ""])
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_compaction_that_hooks_have_not_seen_is_in_the_context_after_an_import(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_recorded: bool, is_last: bool, summary: str
+) -> None:
+    thread = Thread()
+    thread.turn("a", "b")
+    thread.turn("c", "d")
+    thread.compact("X", "c")
+    thread.records[-2]["payload"]["message"] = summary  # Without one, codex keeps an encrypted item.
+    history = thread.records[-2]["payload"]["replacement_history"]
+    compaction = [CompactionEvent(summary=summary, meta={"replacement_history": history})] if is_recorded else []
+    record(client, "codex", thread.thread, [*turn("a", "b"), *turn("c", "d"), *compaction])
+    if not is_last:
+        thread.turn("e", "f")
+        record(client, "codex", thread.thread, turn("e", "f"))
+    imported(daemon, "codex", thread.write(tmp_path))
+
+    def seen() -> str:
+        return "".join(re.findall(r"text (\w)", narrative(client, thread.id)))
+
+    wanted = "c" if is_last else "cef"
+    assert seen() == wanted
+    assert narrative(client, thread.id).count("summary X") == bool(summary)
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+    thread.turn("g", "h")
+    record(client, "codex", thread.thread, turn("g", "h"))
+    imported(daemon, "codex", thread.write(tmp_path))
+    assert seen() == f"{wanted}gh"
+
+
+@pytest.mark.requirement("HOK-18")
+def test_a_compaction_of_turns_without_hooks_needs_no_whole_import(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    thread = Thread()
+    thread.turn("a", "b")
+    record(client, "codex", thread.thread, turn("a", "b"))
+    thread.turn("c", "d")
+    thread.compact("X", "ac")
+    thread.turn("e", "f")
+    imported(daemon, "codex", thread.write(tmp_path))
+    tips = client.commit_list(session=thread.id, tips=True, limit=10).commits
+    contexts = [str(client.commit_materialize(each.commit, format="narrative-v1").content) for each in tips]
+    assert [*"acef"] in [re.findall(r"text (\w)", context) for context in contexts]
+    # The prompt of the turn that hooks have recorded is in no commit of the import.
+    assert not any(b'"label":"a"' in line for line in kept(client, thread.id))
 
 
 class Stored(Opencode):
