@@ -52,20 +52,19 @@ def compaction_lines(event: str, path: str, detach: "Callable[[], None]") -> lis
         return []
     began = os.stat(path).st_size
     detach()
-    return _late_lines(path, max(0, began - BEFORE_BYTES))
+    return _late_lines(path, began)
 
 
-def _late_lines(path: str, begin: int) -> list[bytes]:
-    """The lines of the messages that the newest compaction after byte ``begin`` keeps; empty without one in time.
-
-    Raises: OSError; ValueError for a damaged record.
-    """
+def _late_lines(path: str, began: int) -> list[bytes]:
+    """The lines of the messages that the compaction keeps whose hook began when the file had ``began`` bytes; empty
+    without one in time. Raises: OSError; ValueError for a damaged record."""
+    begin = max(0, began - BEFORE_BYTES)
     ends = clock_gettime(CLOCK_MONOTONIC) + WRITTEN_S
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
             new = os.pread(file, SEARCH_BYTES_MAX, begin)
-            if (found := _boundary(new)) is not None:
+            if (found := _boundary(new, began - begin)) is not None:
                 at, line = found
                 first = max(0, begin + at - SEARCH_BYTES_MAX)
                 return _kept(os.pread(file, begin + at - first, first), _ids(line))
@@ -76,11 +75,14 @@ def _late_lines(path: str, begin: int) -> list[bytes]:
         os.close(file)
 
 
-def _boundary(new: bytes) -> tuple[int, bytes] | None:
-    """The place and the whole line of the last compaction in ``new``; None without one, or if an answer follows it."""
-    at = new.rfind(_BOUNDARY)
+def _boundary(new: bytes, since: int) -> tuple[int, bytes] | None:
+    """The place and the whole line of the first compaction in ``new`` from byte ``since`` on, else of the last one
+    before it; None without one, or if an answer follows the one before."""
+    at = new.find(_BOUNDARY, since)
+    is_earlier = at < 0
+    at = new.rfind(_BOUNDARY) if is_earlier else at
     end = new.find(b"\n", at)
-    if at < 0 or end < 0 or _ANSWER in new[end:]:
+    if at < 0 or end < 0 or (is_earlier and _ANSWER in new[end:]):
         return None
     begin = new.rfind(b"\n", 0, at) + 1
     return begin, new[begin:end]

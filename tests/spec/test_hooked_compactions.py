@@ -120,6 +120,29 @@ def test_messages_that_a_compaction_keeps_stay_in_the_context(harness: Compacted
 
 
 @pytest.mark.requirement("HOK-19")
+def test_an_answer_right_after_the_compaction_hides_no_kept_message(
+    harness: Compacted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may run the hook again only after the answer."""
+    harness.turn("a")
+    harness.turn("b")
+    event = HookedEvent(
+        json.dumps(
+            {"hook_event_name": "PostCompact", "compact_summary": "S", "transcript_path": harness.transcript}
+        ).encode()
+    )
+    order = EventOrder("/run/none.sock", "0-1", event)
+
+    def go_apart() -> None:
+        metadata = {"preservedMessages": {"uuids": ["ab"]}}
+        harness.write("boundary", "system", subtype="compact_boundary", compactMetadata=metadata)
+        harness.says("later", "assistant", "at once")
+
+    monkeypatch.setattr(order, "go_apart", go_apart)
+    assert b"answer b" in with_transcript_lines(event, order)
+
+
+@pytest.mark.requirement("HOK-19")
 def test_the_newest_of_equal_messages_stay(harness: Compacted) -> None:
     harness.turn("a")
     harness.turn("a")
