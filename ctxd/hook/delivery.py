@@ -343,27 +343,29 @@ def _age_s(name: str) -> float:
 
 def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
     """The event as bytes. ``transcript_lines`` is added if the transcript has texts of the model just before a tool
-    call, messages that a compaction keeps, or codex's window after one: no hook reports these. Unchanged if the
-    transcript cannot be read."""
+    call, messages that a compaction keeps, or codex's window after one: no hook reports these. ``earlier_calls`` has
+    the calls before that call in the same answer. Unchanged if the transcript cannot be read."""
     if not event.is_main or not event.transcript:
         return event.raw
+    calls: list[str] = []
     try:
         if event.kind == "PostCompact":
             from ctxd.hook.compaction_lines import compaction_lines
 
             lines = compaction_lines(event.text, event.transcript, order.detach)
         elif event.kind in _TOOL_EVENTS and event.call:
-            from ctxd.hook.texts_before_call import lines_before
+            from ctxd.hook.texts_before_call import parts_before
 
             is_start = event.kind == "PreToolUse"
             written_s, detach = (START_WRITTEN_S, order.detach) if is_start else (END_WRITTEN_S, None)
-            lines = lines_before(event.transcript, event.call, written_s, detach)
+            lines, calls = parts_before(event.transcript, event.call, written_s, detach)
         else:
             return event.raw
     except (OSError, ValueError, RecursionError):
         return event.raw
-    quoted = ",".join([encode_basestring(line.decode("utf-8", "replace")) for line in lines])
-    return f'{event.text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else event.raw
+    added = [("transcript_lines", [line.decode("utf-8", "replace") for line in lines]), ("earlier_calls", calls)]
+    members = [f',"{name}":[{",".join(map(encode_basestring, texts))}]' for name, texts in added if texts]
+    return f"{event.text[:-1]}{''.join(members)}}}".encode() if members else event.raw
 
 
 def _detach() -> None:

@@ -1,4 +1,7 @@
-"""Transcript lines with the texts of the model just before a tool call. Loaded only for the events of a call."""
+"""Transcript lines with the texts of the model just before a tool call, and the earlier calls of the same answer.
+
+Loaded only for the events of a call.
+"""
 
 import os
 from time import CLOCK_MONOTONIC, clock_gettime, sleep
@@ -7,6 +10,9 @@ TYPE_CHECKING = False  # The module ``typing`` takes long to load.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Before = tuple[list[bytes], list[str]]
+    """Lines with texts, and ids of calls, before a call in the same answer."""
+
 TAIL_BYTES_MAX = 256 * 1024
 SEARCH_BYTES_MAX = 16 * 1024 * 1024
 """Bytes at the end of a transcript that are searched for the text before a tool call: at first, and at most. Inputs and
@@ -14,6 +20,9 @@ outputs of other calls in the same answer may follow the text."""
 
 CREATED_S = 0.5
 """Seconds from the start of its first call within which a harness creates the transcript, if it keeps one."""
+
+CALLS_MAX = 64
+"""Maximum number of earlier calls that are delivered."""
 
 _PAUSE_S = 0.01
 _PAUSE_S_MAX = 0.05
@@ -30,38 +39,41 @@ _TEXT = (b'"type":"text"', b'"type":"output_text"')
 _ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
 """Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
 
+_CALLS = ((b'"type":"tool_use"', b'"id":"'), (b'_call"', b'"call_id":"'))
+"""Markers of a call, each with the one before its id."""
 
-def lines_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> list[bytes]:
-    """The lines with the texts before ``call`` in the same answer; empty if there are none in time.
+
+def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> "Before":
+    """The texts and the calls before ``call`` in the same answer; empty if there are none in time.
 
     If the harness has not written the call yet, the hooks of its start and of its end wait for the line, for
     ``written_s`` at most: texts that are recorded later would follow the call. ``detach`` lets the hook of the start
     wait in a detached process; None for that of the end. Raises: OSError.
     """
     transcript = CallTranscript(path, call)
-    lines = transcript.texts_before(SEARCH_BYTES_MAX if detach is None else TAIL_BYTES_MAX)
-    if lines is None:
+    found = transcript.parts_before(SEARCH_BYTES_MAX if detach is None else TAIL_BYTES_MAX)
+    if found is None:
         if detach is not None:
             detach()
-        lines = _late_texts(transcript, written_s, 0.0 if detach is None else CREATED_S)
-    return lines or []
+        found = _late_parts(transcript, written_s, 0.0 if detach is None else CREATED_S)
+    return found or ([], [])
 
 
-def _late_texts(transcript: "CallTranscript", written_s: float, created_s: float) -> list[bytes] | None:
-    """``CallTranscript.texts_before`` as soon as the harness has written the tool call; None if it does not within
+def _late_parts(transcript: "CallTranscript", written_s: float, created_s: float) -> "Before | None":
+    """``CallTranscript.parts_before`` as soon as the harness has written the tool call; None if it does not within
     ``written_s``, or creates no transcript within ``created_s``.
 
     Many hooks may wait at once: the transcript is read again only when it has grown, and is checked less and less
     often.
     """
-    began, pause, seen, lines = clock_gettime(CLOCK_MONOTONIC), _PAUSE_S, -1, None
+    began, pause, seen, found = clock_gettime(CLOCK_MONOTONIC), _PAUSE_S, -1, None
     while True:
         size = _size_of(transcript.path)
         if size is not None and size != seen:
-            seen, lines = size, transcript.texts_before(SEARCH_BYTES_MAX)
+            seen, found = size, transcript.parts_before(SEARCH_BYTES_MAX)
         left = began + (created_s if size is None else written_s) - clock_gettime(CLOCK_MONOTONIC)
-        if lines is not None or left <= 0:
-            return lines
+        if found is not None or left <= 0:
+            return found
         sleep(min(pause, left))
         pause = min(pause * 1.25, _PAUSE_S_MAX)
 
@@ -75,15 +87,15 @@ def _size_of(path: str) -> int | None:
 
 
 class CallTranscript:
-    """The transcript at ``path``, which is searched from its end for the texts before the tool call ``call``."""
+    """The transcript at ``path``, searched from its end for the parts of the answer before the tool call ``call``."""
 
     def __init__(self, path: str, call: str) -> None:
         self.path = path
         self._call = b'"' + call.encode("utf-8", "replace") + b'"'
         self._searched = 0
 
-    def texts_before(self, most: int) -> list[bytes] | None:
-        """The lines with the texts before the call in the same answer; None without a transcript, or if the last
+    def parts_before(self, most: int) -> "Before | None":
+        """The texts and the calls before the call in the same answer; None without a transcript, or if the last
         ``most`` bytes lack the call or, below ``SEARCH_BYTES_MAX``, the start of the answer. Raises: OSError."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -93,31 +105,35 @@ class CallTranscript:
             size, length = os.fstat(file).st_size, TAIL_BYTES_MAX
             while True:
                 begin = max(0, size - length)
-                lines, is_whole = self._texts_in(os.pread(file, length, begin), is_all=begin == 0)
+                found, is_whole = self._parts_in(os.pread(file, length, begin), is_all=begin == 0)
                 # The call is not in the part that was searched before: the harness only appends lines.
-                if is_whole or length >= most or (lines is None and begin <= self._searched - _LINE_START):
+                if is_whole or length >= most or (found is None and begin <= self._searched - _LINE_START):
                     break
                 length = min(4 * length, most)
         finally:
             os.close(file)
         if most < SEARCH_BYTES_MAX:
-            return lines if is_whole else None
+            return found if is_whole else None
         self._searched = size
-        return lines
+        return found
 
-    def _texts_in(self, tail: bytes, *, is_all: bool) -> tuple[list[bytes] | None, bool]:
-        """The lines in ``tail`` with the texts before the call, None without the call; True if no more can be before
+    def _parts_in(self, tail: bytes, *, is_all: bool) -> "tuple[Before | None, bool]":
+        """The texts and the calls in ``tail`` before the call, None without the call; True if no more can be before
         ``tail``."""
         at = self._call_at(tail)
         if at < 0:
             return None, is_all
-        found: list[bytes] = []
+        texts: list[bytes] = []
+        calls: list[str] = []
         for line in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
             if any(mark in line for mark in _BEFORE_ANSWER):
-                return found[::-1], True
+                is_all = True
+                break
             if any(mark in line for mark in _TEXT):
-                found.append(line)
-        return found[::-1], is_all
+                texts.append(line)
+            elif (id := _call_in(line)) and len(calls) < CALLS_MAX:
+                calls.append(id)
+        return (texts[::-1], calls[::-1]), is_all
 
     def _call_at(self, tail: bytes) -> int:
         """The place of the id in the line of the call; negative without one. Progress lines of the call have it too."""
@@ -128,3 +144,12 @@ class CallTranscript:
                 break
             at = tail.find(self._call, at + 1)
         return at
+
+
+def _call_in(line: bytes) -> str:
+    """The id of the call in a line; empty without one."""
+    for mark, before in _CALLS:
+        if (at := line.find(mark)) >= 0 and (at := line.find(before, at)) >= 0:
+            begin = at + len(before)
+            return line[begin : line.find(b'"', begin)].decode("utf-8", "replace")
+    return ""

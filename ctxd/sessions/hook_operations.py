@@ -4,6 +4,7 @@ tool call or texts to the operations on tool calls and the chat."""
 from contextlib import aclosing
 from typing import Final
 
+import anyio
 import msgspec
 
 from ctxd.errors import CtxdError
@@ -43,6 +44,17 @@ _SESSIONS_MAX: Final = 256
 """Sessions whose started calls are remembered."""
 
 
+_ABSENT_MAX: Final = 1024
+"""Calls that are remembered as those that no hook has reported in time."""
+
+HELD_S: Final = 1.0
+"""Maximum seconds for which a call waits for the hooks of the calls before it in the same response. The harness starts
+them all at once; on a busy machine, one arrives up to half a second after a later one."""
+
+_HELD_UNTIL_MS: Final = 3000
+"""Milliseconds after the hook has begun until which its call waits: an older event comes alone, out of a spool."""
+
+
 class _StartedCalls:
     """The ids of the newest calls that hooks have started, each with the id that its content gives it. In memory only:
     after a restart, the calls with an output decide which ids are used."""
@@ -78,6 +90,8 @@ class HookOperations:
         self._chat = chat
         self._toolcalls = toolcalls
         self._recording: dict[str, SessionLock] = {}
+        self._arrivals: dict[str, anyio.Event] = {}
+        self._absent: dict[str, None] = {}
         self._started = _StartedCalls()
 
     async def hook(self, actor: Actor, params: SessionHookParams, request: WriteRequest | None = None) -> Accepted:
@@ -94,6 +108,8 @@ class HookOperations:
         result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
         if found.call is None and not found.events:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
+        if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
+            await self._await_earlier(actor, found)
         # The hooks for the start and the end of a call may run concurrently: the lock lets no other hook write between
         # the checks of one and its write.
         lock = self._recording.setdefault(found.session, SessionLock())
@@ -103,6 +119,33 @@ class HookOperations:
         finally:
             if lock.free:
                 self._recording.pop(found.session, None)
+            if (arrived := self._arrivals.pop(found.session, None)) is not None:
+                arrived.set()
+
+    async def _await_earlier(self, actor: Actor, found: HookInput) -> None:
+        """Wait until the calls before that of ``found`` in the same response are recorded, up to ``HELD_S``. A harness
+        runs the hooks of several calls at once, and not for every call. Raises: as ``hook``."""
+        ends = anyio.current_time() + HELD_S
+        for call in found.earlier:
+            key = native_op_id(found.session, "start", call)
+            while key not in self._absent:
+                arrived = self._arrivals.setdefault(found.session, anyio.Event())
+                if self._started.has(found.session, call) or await self._has_begun(actor, found.session, call, key):
+                    break
+                with anyio.move_on_after(max(0.0, ends - anyio.current_time())) as waiting:
+                    await arrived.wait()
+                if waiting.cancelled_caught:
+                    self._absent[key] = None
+        while len(self._absent) > _ABSENT_MAX:
+            self._absent.pop(next(iter(self._absent)))
+
+    async def _has_begun(self, actor: Actor, session: str, call: str, start: str) -> bool:
+        """Return True if a call or its output is recorded. Raises: as ``_has``."""
+        if self._sessions.catalog.state(session) is None and self._sessions.peek(session) is None:
+            return False
+        if await self._has(actor, start) or await self._has_object(session, call):
+            return True
+        return await self._has(actor, native_op_id(session, "call", call))
 
     async def _record_once(
         self,

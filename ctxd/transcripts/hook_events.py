@@ -21,7 +21,15 @@ from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_o
 from ctxd_protocol.object_types import ToolcallStatus
 from ctxd_protocol.session_types import Harness
 
-_ENVELOPE: Final = ("session_id", "transcript_path", "transcript_lines", "cwd", "hook_event_name", "agent_id")
+_ENVELOPE: Final = (
+    "session_id",
+    "transcript_path",
+    "transcript_lines",
+    "earlier_calls",
+    "cwd",
+    "hook_event_name",
+    "agent_id",
+)
 _STATED: Final = {
     "SessionStart": "source",
     "SessionEnd": "reason",
@@ -116,6 +124,7 @@ class HookInput(NamedTuple):
     operation id of the start of the tool call. ``texts``: texts of the model before the call, each with its own
     operation id. ``response``: the output of the tool in the harness's own form.
     ``permissions``: the permissions in the input. ``kept``: the first messages that a compaction keeps in the window.
+    ``earlier``: the ids of the calls before the tool call in the same response.
     ``spawned_by``: the harness's own id of the session whose sub-agent it is, empty if the harness names none.
     """
 
@@ -131,6 +140,7 @@ class HookInput(NamedTuple):
     response: object = None
     permissions: dict[str, Any] = {}
     kept: tuple[typed.Event, ...] = ()
+    earlier: tuple[str, ...] = ()
     spawned_by: str = ""
 
     @property
@@ -246,7 +256,8 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
 
 
 def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    """Return ``found`` with the texts before the call, from the transcript lines that ``ctx-hook`` has added."""
+    """Return ``found`` with the texts and the calls before the call, which ``ctx-hook`` has added from the
+    transcript."""
     texts = []
     for event in _lines_of(harness, record, place):
         if isinstance(event, typed.ResponseEvent) and event.text and event.sidechain is None:
@@ -255,7 +266,11 @@ def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[
             at = place["at"] if event.at is None else event.at
             response = typed.ResponseEvent(id=event.id, text=event.text, model=event.model, at=at)
             texts.append((native_op_id(found.session, "text", id), response))
-    return found._replace(texts=tuple(texts))
+    earlier = record.get("earlier_calls")
+    if not isinstance(earlier, list) or place["sidechain"] is not None:
+        return found._replace(texts=tuple(texts))
+    calls = (call for each in earlier if (call := _accepted_id(as_text(each))) is not None)
+    return found._replace(texts=tuple(texts), earlier=tuple(calls))
 
 
 def _lines_of(harness: Harness, record: Record, place: dict[str, Any]) -> Iterator[typed.Event]:
@@ -303,8 +318,12 @@ def _agent_of(place: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _call_id(record: Record) -> str | None:
-    """Return the id of the tool call; an id that ctxd does not accept is replaced by its hash."""
-    call = as_text(record.get("tool_use_id"))
+    """Return the id of the tool call."""
+    return _accepted_id(as_text(record.get("tool_use_id")))
+
+
+def _accepted_id(call: str) -> str | None:
+    """Return the id of a tool call, or its hash if ctxd does not accept it; None for an empty one."""
     return call if re.fullmatch(TOOLCALL_ID_PATTERN, call) else f"call-{_digest(call)}" if call else None
 
 

@@ -154,6 +154,21 @@ def test_a_resumed_and_compacted_session_continues(harness: str, daemon: Running
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-1")
+@REAL
+def test_the_calls_of_one_answer_are_recorded_in_their_order(harness: str, daemon: Running, tmp_path: Path) -> None:
+    name, argument = TOOLS[harness]
+    calls = tuple((name, {argument: f"echo {letter}"}) for letter in "abcdef")
+    with ScriptedModel(TOOLS[harness], scripts={PROMPT: [Step(SAID[0], calls), Step(ANSWER)]}) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.connect()
+        client.ask()
+    events = captured(daemon)
+    assert [event["call"] for event in events if event["event"] == "tool_call"] == model.calls
+    assert sorted(event["call"] for event in events if event["event"] == "tool_result") == sorted(model.calls)
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.requirement("HOK-18")
 @pytest.mark.requirement("HOK-19")
 @pytest.mark.parametrize("is_reported", [True, False])

@@ -399,9 +399,9 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
     """A hundred hooks may wait at once."""
     transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
     transcript.write_text('{"type":"user"}\n')
-    real = texts_before_call.CallTranscript.texts_before
+    real = texts_before_call.CallTranscript.parts_before
 
-    def read(transcript: texts_before_call.CallTranscript, most: int) -> list[bytes] | None:
+    def read(transcript: texts_before_call.CallTranscript, most: int) -> tuple[list[bytes], list[str]] | None:
         reads.append(clock[0])
         return real(transcript, most)
 
@@ -412,7 +412,7 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
 
     monkeypatch.setattr(texts_before_call, "clock_gettime", lambda _: clock[0])
     monkeypatch.setattr(texts_before_call, "sleep", wait)
-    monkeypatch.setattr(texts_before_call.CallTranscript, "texts_before", read)
+    monkeypatch.setattr(texts_before_call.CallTranscript, "parts_before", read)
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
     with_texts(json.dumps(hooked).encode())
     assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
@@ -496,17 +496,17 @@ def test_a_large_transcript_is_searched_once_and_then_only_its_new_end(
     far, near = texts_before_call.CallTranscript(str(path), "far"), texts_before_call.CallTranscript(str(path), "near")
     for transcript in (far, near):
         reads.clear()
-        assert transcript.texts_before(texts_before_call.SEARCH_BYTES_MAX) is None
+        assert transcript.parts_before(texts_before_call.SEARCH_BYTES_MAX) is None
         assert (
             max(reads) == texts_before_call.SEARCH_BYTES_MAX and sum(reads) < 1.5 * texts_before_call.SEARCH_BYTES_MAX
         )
         reads.clear()
-        assert transcript.texts_before(texts_before_call.SEARCH_BYTES_MAX) is None
+        assert transcript.parts_before(texts_before_call.SEARCH_BYTES_MAX) is None
         assert reads == [texts_before_call.TAIL_BYTES_MAX]
     with path.open("a") as file:
         file.write('{"type":"user"}\n{"type":"text"}\n{"type":"tool_use","id":"near"}\n' + f'"{"x" * 500_000}"\n')
     reads.clear()
-    assert near.texts_before(texts_before_call.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
+    assert near.parts_before(texts_before_call.SEARCH_BYTES_MAX) == ([b'{"type":"text"}'], [])
     assert reads == [texts_before_call.TAIL_BYTES_MAX, 4 * texts_before_call.TAIL_BYTES_MAX]
 
 

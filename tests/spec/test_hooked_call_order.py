@@ -1,0 +1,51 @@
+"""The order of calls that a harness runs at once, whose hooks run in processes of their own."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ctxd.sessions.hook_operations import HELD_S
+from tests.client.running import Running
+from tests.spec.test_hooked_calls import Transcript, conversation
+from tests.spec.test_hooks import Harness, events
+
+
+@pytest.mark.requirement("HOK-1")
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_calls_that_a_harness_runs_at_once_are_recorded_in_the_order_of_its_transcript(
+    running: Running, tmp_path: Path, name: str
+) -> None:
+    harness = Harness(running, tmp_path / "home", name)
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
+    transcript.add("text", "all at once")
+    names = [f"c{number}" for number in range(4)]
+    for call in names:
+        transcript.add("call", call=call)
+    with ThreadPoolExecutor() as pool:
+        for call in reversed(names):
+            pool.submit(harness.start, call)
+            time.sleep(0.1)
+    for call in reversed(names):
+        harness.tool(call)
+    wanted = ["all at once", *(f"call {call}" for call in names), *(f"result {call}" for call in reversed(names))]
+    assert conversation(events(harness)) == wanted
+
+
+@pytest.mark.requirement("HOK-1")
+def test_a_call_waits_once_for_an_earlier_one_that_no_hook_reports(harness: Harness) -> None:
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
+    for call in ("c1", "c2", "c3"):
+        transcript.add("call", call=call)
+    took = []
+    for call in ("c2", "c3"):
+        began = time.monotonic()
+        harness.start(call)
+        took.append(time.monotonic() - began)
+    assert took[0] > HELD_S and took[1] < took[0] - HELD_S / 2, took
+    assert conversation(events(harness)) == ["call c2", "call c3"]
