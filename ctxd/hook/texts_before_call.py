@@ -42,6 +42,9 @@ _ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
 _CALLS = ((b'"type":"tool_use"', b'"id":"'), (b'_call"', b'"call_id":"'))
 """Markers of a call, each with the one before its id."""
 
+_UNHOOKED = (b'"name":"update_plan"',)
+"""Markers of calls for which no hook runs: later calls must not wait for theirs."""
+
 
 def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> "Before":
     """The texts and the calls before ``call`` in the same answer; empty if there are none in time.
@@ -131,7 +134,7 @@ class CallTranscript:
                 break
             if any(mark in line for mark in _TEXT):
                 texts.append(line)
-            elif (id := _call_in(line)) and len(calls) < CALLS_MAX:
+            elif len(calls) < CALLS_MAX and (id := _call_in(line)):
                 calls.append(id)
         return (texts[::-1], calls[::-1]), is_all
 
@@ -147,7 +150,9 @@ class CallTranscript:
 
 
 def _call_in(line: bytes) -> str:
-    """The id of the call in a line; empty without one."""
+    """The id of the call in a line, if a hook reports it; empty without one."""
+    if any(mark in line for mark in _UNHOOKED):
+        return ""
     for mark, before in _CALLS:
         if (at := line.find(mark)) >= 0 and (at := line.find(before, at)) >= 0:
             begin = at + len(before)

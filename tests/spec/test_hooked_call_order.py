@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.hook.texts_before_call import SEARCH_BYTES_MAX, CallTranscript
 from ctxd.sessions.hook_operations import HELD_S
 from tests.client.running import Running
 from tests.spec.test_hooked_calls import Transcript, conversation
@@ -49,3 +50,15 @@ def test_a_call_waits_once_for_an_earlier_one_that_no_hook_reports(harness: Harn
         took.append(time.monotonic() - began)
     assert took[0] > HELD_S and took[1] < took[0] - HELD_S / 2, took
     assert conversation(events(harness)) == ["call c2", "call c3"]
+
+
+@pytest.mark.requirement("HOK-1")
+def test_a_call_does_not_wait_for_a_change_of_codex_plan_for_which_no_hook_runs(tmp_path: Path) -> None:
+    transcript = tmp_path / "t.jsonl"
+    names = {"c1": "exec_command", "c2": "update_plan", "c3": "exec_command", "c4": "exec_command"}
+    lines = [
+        f'{{"type":"response_item","payload":{{"type":"function_call","name":"{name}","arguments":"{{}}","call_id":"{id}"}}}}'
+        for id, name in names.items()
+    ]
+    transcript.write_text("".join(f"{line}\n" for line in lines))
+    assert CallTranscript(str(transcript), "c4").parts_before(SEARCH_BYTES_MAX) == ([], ["c1", "c3"])

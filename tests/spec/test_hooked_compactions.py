@@ -133,12 +133,12 @@ def test_an_answer_right_after_the_compaction_hides_no_kept_message(
     )
     order = EventOrder("/run/none.sock", "0-1", event)
 
-    def go_apart() -> None:
+    def detach() -> None:
         metadata = {"preservedMessages": {"uuids": ["ab"]}}
         harness.write("boundary", "system", subtype="compact_boundary", compactMetadata=metadata)
         harness.says("later", "assistant", "at once")
 
-    monkeypatch.setattr(order, "go_apart", go_apart)
+    monkeypatch.setattr(order, "detach", detach)
     assert b"answer b" in with_transcript_lines(event, order)
 
 
