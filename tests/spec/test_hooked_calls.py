@@ -319,7 +319,7 @@ def test_a_call_that_was_denied_is_recorded_before_the_answer(harness: Harness, 
     assert max(took) < delivery.START_WRITTEN_S
     with connect_sync(harness.daemon.socket) as client:
         block_until(lambda: client.session_get(harness.session).session.state == "paused")
-    block_until(lambda: not list(harness.home.glob(".local/state/ctx-hook/*/*.late")))
+    block_until(lambda: not list(harness.home.glob(".local/state/ctx-hook/*/late/*.late")))
     assert harness.waiting() == []
 
 
@@ -328,7 +328,7 @@ def test_a_killed_hook_blocks_its_session_only_for_seconds(harness: Harness) -> 
     transcript = Transcript(harness)
     transcript.add("user", "go")
     harness.start("c1")
-    (late,) = harness.home.glob(".local/state/ctx-hook/*/*.late")
+    (late,) = harness.home.glob(".local/state/ctx-hook/*/late/*.late")
     block_until(lambda: not late.exists())
     late.touch()
     harness.hook("Stop", last_assistant_message="Done.", prompt_id="p1")
@@ -347,7 +347,7 @@ def test_a_hook_that_comes_after_the_end_of_its_session_leaves_the_session_pause
     transcript = Transcript(harness)
     transcript.add("user", "go")
     harness.start("c1")
-    (late,) = harness.home.glob(".local/state/ctx-hook/*/*.late")
+    (late,) = harness.home.glob(".local/state/ctx-hook/*/late/*.late")
     if what == "known":
         harness.tool("c1")
         assert not late.exists()

@@ -127,9 +127,10 @@ def test_an_answer_right_after_the_compaction_hides_no_kept_message(
     harness.turn("a")
     harness.turn("b")
     event = HookedEvent(
+        "claude-code",
         json.dumps(
             {"hook_event_name": "PostCompact", "compact_summary": "S", "transcript_path": harness.transcript}
-        ).encode()
+        ).encode(),
     )
     order = EventOrder("/run/none.sock", "0-1", event)
 

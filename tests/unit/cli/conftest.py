@@ -18,6 +18,7 @@ from ctxd_protocol.session_types import Message
 from tests import programs
 from tests.client.running import Running
 from tests.fakes.daemon import ScriptedDaemon
+from tests.unit.cli.commit_lines import AT, LINES, line
 
 
 class Ran(NamedTuple):
@@ -128,3 +129,28 @@ def session(running, tmp_path, request, monkeypatch):
         s.assemble()
         monkeypatch.setenv("CTXD_SESSION", s.id)
         yield s
+
+
+@pytest.fixture
+def own(running, monkeypatch, clean):
+    """A session of its own, which is the default one; the client."""
+    monkeypatch.setenv("CTXD_SOCKET", running.socket)
+    with connect_sync(running.socket) as client:
+        s = client.session(agent="demo")
+        monkeypatch.setenv("CTXD_SESSION", s.id)
+        yield s
+
+
+@pytest.fixture
+def chain(own):
+    """Three commits, and a branch from the first."""
+    client = own.client
+    made, parent = [], None
+    for number, text in enumerate(("one", "two", "three")):
+        times = {"valid_time": AT + number * 60_000}
+        parent = client.commit_checkpoint(
+            LINES, line(text), session=own.id, parent=parent, summary=f"learned {text}", **times
+        ).commit.commit
+        made.append(parent)
+    side = client.commit_checkpoint(LINES, line("side"), session=own.id, parent=made[0], valid_time=AT + 30_000)
+    return [*made, side.commit.commit]

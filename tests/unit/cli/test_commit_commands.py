@@ -8,61 +8,9 @@ import pytest
 
 from ctxd.cli.commit_lookup import instant
 from ctxd.clock import SystemClock
-from ctxd_client import CallFailed, connect_sync
+from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
-
-LINES = "claude-code-v1"
-AT = 1_700_000_000_000
-
-
-def line(text):
-    return json.dumps({"type": "user", "message": {"content": text}}) + "\n"
-
-
-@pytest.fixture
-def own(running, monkeypatch, clean):
-    """A session of its own, which is the default one; the client."""
-    monkeypatch.setenv("CTXD_SOCKET", running.socket)
-    with connect_sync(running.socket) as client:
-        s = client.session(agent="demo")
-        monkeypatch.setenv("CTXD_SESSION", s.id)
-        yield s
-
-
-@pytest.fixture
-def chain(own):
-    """Three commits, and a branch from the first."""
-    client = own.client
-    made, parent = [], None
-    for number, text in enumerate(("one", "two", "three")):
-        times = {"valid_time": AT + number * 60_000}
-        parent = client.commit_checkpoint(
-            LINES, line(text), session=own.id, parent=parent, summary=f"learned {text}", **times
-        ).commit.commit
-        made.append(parent)
-    side = client.commit_checkpoint(LINES, line("side"), session=own.id, parent=made[0], valid_time=AT + 30_000)
-    return [*made, side.commit.commit]
-
-
-@pytest.mark.requirement("CMT-17")
-def test_a_checkpoint_continues_the_newest_commit_of_the_session(real, own, tmp_path):
-    (tmp_path / "a").write_text(line("one"))
-    (tmp_path / "b").write_text(line("two"))
-    first = real("checkpoint", "--format", LINES, "-m", "begun", str(tmp_path / "a")).out.strip()
-    second = real("checkpoint", "--format", LINES, "--json", str(tmp_path / "b")).json
-    assert second["parent"] == first
-    assert second["session"] == own.id
-    rooted = real("checkpoint", "--format", LINES, "--root", "--json", str(tmp_path / "b")).json
-    assert rooted["parent"] is None
-    third = real("checkpoint", "--format", LINES, "--parent", f"{second['commit']}~1", "--json", str(tmp_path / "b"))
-    assert third.json["parent"] == first
-    wrong = real("checkpoint", "--format", LINES, "--root", "--parent", first, str(tmp_path / "a"))
-    assert (wrong.code, wrong.out) == (2, "")
-    missing = real("checkpoint", "--format", LINES, str(tmp_path / "none"))
-    assert (missing.code, missing.out) == (2, "")
-    assert "none" in missing.err
-    (tmp_path / "c").write_text("no JSON")
-    assert real("checkpoint", "--format", LINES, str(tmp_path / "c")).code == 2
+from tests.unit.cli.commit_lines import AT, LINES, line
 
 
 @pytest.mark.requirement("CMT-17")
