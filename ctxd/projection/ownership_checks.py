@@ -230,7 +230,7 @@ class Ownership:
         }
         if lost:
             raise OwnershipLost(lost, batch[0].seq)
-        rest = await self._resting(pieces, sessions)
+        rest = await self._resting(pieces)
         ops: list[Op] = []
         for session in sessions:
             before = self._known[session]
@@ -258,7 +258,7 @@ class Ownership:
             # An owner learned meanwhile is newer than this response.
             self._known.setdefault(session, owner_record.from_doc(found.get(owner_record.owner_id(session))))
 
-    async def _resting(self, pieces: Sequence[ProjectedRow], sessions: Sequence[str]) -> dict[str, bool]:
+    async def _resting(self, pieces: Sequence[ProjectedRow]) -> dict[str, bool]:
         """Return the sessions of which ``pieces`` have a complete head; True for those that may be released."""
         states: dict[str, tuple[bool, int]] = {}
         for piece in pieces:

@@ -73,7 +73,7 @@ OBJ-10 | A deleted file's newest version has null content and is marked deleted;
 OBJ-13 | `object.list` with type `chat` lists the chat of the session, or the chats of all sessions. | ctxd
 OBJ-11 | Chat, system prompt and session can be read as objects, now and as of any time, but are never activated, pinned or pooled. | spec 2.1
 OBJ-12 | A file is one object under every name that leads to it: symlinks, linked directories, working directories and mount prefixes are resolved, in a sandbox as the sandbox sees them. | spec 2.4
-VER-1 | Every change creates a new version; earlier versions stay readable forever. | spec 1.3
+VER-1 | Every change creates a new version; earlier versions stay readable until they are purged, or their session is erased. | spec 1.3
 VER-2 | A version can be read as of a valid time, as of a transaction, or both. | ctxd
 VER-3 | History can be listed in either order, with or without versions that a later transaction corrected. Its rows have content hashes, except those of chats and sessions, whose hash is read with the version. | ctxd
 VER-4 | Valid times never go back, even if the host's clock does. Two versions of a file, tool call or system prompt are at least 1 ms apart; of several versions of a chat or session at one time, the last one holds. | ctxd

@@ -446,7 +446,7 @@ class Walk(msgspec.Struct):
             add("git", where, names)
             add("git", where, rooted, "repository")
         elif program == "ls":
-            add("ls", cwd, listings.ls_operands(invocation, ()))
+            add("ls", cwd, listings.ls_operands(invocation))
         elif program == "find":
             roots, _ = listings.starts(invocation.args)
             add("find", cwd, (arg.text for arg in roots if arg.known and not arg.glob and looks_like_file(arg.text)))

@@ -36,7 +36,7 @@ def ls_format(invocation: ResolvedCommand, cwd: str | None) -> Emission:
     )
 
 
-def ls_operands(invocation: ResolvedCommand, lines: Sequence[str]) -> Iterator[str]:
+def ls_operands(invocation: ResolvedCommand) -> Iterator[str]:
     """The operands that are files. ``ls`` echoes an operand that is not a directory."""
     options, _, operands = split(invocation.args, _WITH_VALUE)
     for arg in operands:

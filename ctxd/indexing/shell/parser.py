@@ -87,6 +87,9 @@ def heredoc(redirect: Redirect) -> list[str] | None:
 BRACED_CHARS_MAX = 1024
 """Characters of a word whose braces are expanded; longer ones are data, not lists of files."""
 
+BRACED_WORDS_MAX = 64
+"""Words to which one word is expanded."""
+
 _BRACES = re.compile(r"\{([^\s{},]*(?:,[^\s{},]*)+)\}")
 _SPELLED = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -109,16 +112,16 @@ def _character(escape: re.Match[str]) -> str:
     return chr(number) if 0 < number <= _LAST_CHARACTER and not 0xD800 <= number < 0xE000 else ""
 
 
-def braced(word: Word, limit: int = 64) -> Iterator[Word]:
+def braced(word: Word) -> Iterator[Word]:
     """Expand ``a{b,c}d`` to ``abd`` and ``acd``; unchanged if there is nothing to expand, or too much."""
     pending, done = [word.text], 0
     if not word.bare or "{" not in word.text or "," not in word.text or len(word.text) > BRACED_CHARS_MAX:
         yield word
         return
-    while pending and done < limit:
+    while pending and done < BRACED_WORDS_MAX:
         text = pending.pop()
         braces = _BRACES.search(text)
-        if braces is None or len(pending) > limit:
+        if braces is None or len(pending) > BRACED_WORDS_MAX:
             done += 1
             yield Word(text, word.opaque, word.glob, word.bare, word.inner)
             continue
