@@ -23,6 +23,7 @@ from ctxd.transcripts.record_decoding import (
     opaque,
     record_of,
     records_of,
+    resource_of,
     rest,
     usage_of,
 )
@@ -36,6 +37,9 @@ _WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|# (AGENTS\.md instructions))"
 _CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
 """Start and end of a user message that the harness wrote; it recognises its own messages by both. Texts about mentioned
 files end with the user's own request."""
+
+_RESOURCE: Final = '{"type":"resource",'
+"""Start of a resource of an MCP server in the output of a tool."""
 
 _ITEM: Final = re.compile(rb'"type"\s*:\s*"response_item"')
 _MESSAGE: Final = re.compile(rb'"type"\s*:\s*"message"')
@@ -320,9 +324,22 @@ def content_of(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
         if "image_url" in part or "file_data" in part:
             source = part.get("image_url") or part.get("file_data")
             attachments.append(attachment_of("image/*", source, as_text(part.get("filename")) or None))
+        elif file := _resource(as_text(part.get("text"))):
+            attachments.append(file)
         else:
             texts.append(as_text(part.get("text")))
     return "\n".join(texts), tuple(attachments)
+
+
+def _resource(text: str) -> typed.Attachment | None:
+    """Return the bytes of a resource of an MCP server, which codex gives to the model as JSON; None for other text."""
+    if not text.startswith(_RESOURCE):
+        return None
+    try:
+        found = resource_of(decoded(text.encode()))
+    except ValueError:
+        return None  # codex may have cut it.
+    return found if found and found.data else None
 
 
 def _arguments(text: object) -> Any:  # noqa: ANN401 - any JSON value

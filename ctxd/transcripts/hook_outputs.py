@@ -8,7 +8,7 @@ import msgspec
 
 from ctxd.media_types import UNKNOWN_MEDIA, media_type
 from ctxd.transcripts.claude_code import attachments_of
-from ctxd.transcripts.record_decoding import Record, as_text, attachment_of, record_of, records_of
+from ctxd.transcripts.record_decoding import Record, as_text, attachment_of, record_of, records_of, resource_of
 from ctxd_protocol.event_types import Attachment
 
 _TEXTS: Final = ("text", "input_text", "output_text")
@@ -41,12 +41,32 @@ def output_of(response: object) -> HookedOutput:
         case {"file": {"base64": str(data)} as file}:
             named = as_text(file.get("type")) or _media_type(record_of(response))
             return _attached([attachment_of(named, data)])
+        case {"type": "notebook", "file": {"cells": [*cells]}}:
+            return _of_notebook(records_of(cells))
         case {"output": str(text), "attachments": [*files]}:
             return _attached([_file_of_opencode(each) for each in records_of(files)], [text])
         case {"content": [*blocks]} | [*blocks] if blocks:
             return _of_blocks(blocks) or HookedOutput(_json(response))
         case _:
             return HookedOutput(_json(response))
+
+
+def _of_notebook(cells: Iterable[Record]) -> HookedOutput:
+    """Return the cells of a notebook and their outputs as Claude Code gives them to the model."""
+    texts: list[str] = []
+    attachments: list[Attachment] = []
+    for cell in cells:
+        kind, language, id = (as_text(cell.get(name)) for name in ("cellType", "language", "cell_id"))
+        stated = f"<cell_type>{kind}</cell_type>" if kind != "code" else ""
+        if kind == "code" and language != "python":
+            stated = f"<language>{language}</language>"
+        texts.append(f'<cell id="{id}">{stated}{as_text(cell.get("source"))}</cell id="{id}">')
+        for output in records_of(cell.get("outputs")):
+            if text := as_text(output.get("text")):
+                texts.append(f"\n{text}")
+            if image := record_of(output.get("image")):
+                attachments.append(attachment_of(as_text(image.get("media_type")), image.get("image_data")))
+    return _attached(attachments, texts)
 
 
 def _of_blocks(blocks: Sequence[object]) -> HookedOutput | None:
@@ -69,6 +89,8 @@ def _text(block: object) -> str | None:
     match block:
         case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
             return text
+        case {"type": "resource", "resource": {"text": str(text)}}:
+            return text
         case _:
             return None
 
@@ -83,7 +105,7 @@ def _files(block: Record) -> list[Attachment]:
         case {"type": "image" | "audio", "data": str(data)}:
             return [attachment_of(as_text(block.get("mimeType")) or _media_type(block), data)]
         case _:
-            return []
+            return [found] if (found := resource_of(block)) else []
 
 
 def _file_of_opencode(file: Record) -> Attachment:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
+from ctxd.media_types import UNKNOWN_MEDIA
 from ctxd_protocol.event_types import Attachment, Event, OpaqueEvent, Usage
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
@@ -243,6 +244,16 @@ def attachment_of(media_type: str, source: object, name: str | None = None) -> A
         return Attachment(media_type=media_type, name=name, data=b64decode(text, validate=True))
     except (Base64Error, ValueError):
         return Attachment(media_type=media_type, name=name, url=text)
+
+
+def resource_of(block: object) -> Attachment | None:
+    """Return the bytes in a resource of an MCP server; None for a block of another form."""
+    match block:
+        case {"type": "resource", "resource": {"blob": str(data)} as resource}:
+            named = as_text(resource.get("mimeType")) or UNKNOWN_MEDIA
+            return attachment_of(named, data, as_text(resource.get("uri")) or None)
+        case _:
+            return None
 
 
 def total_usage(entries: Iterable[Entry]) -> Usage:

@@ -1,5 +1,6 @@
 """Images in the outputs of tools, as hooks report them: they are recorded as an import stores them, and once."""
 
+import json
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ def file_of(data: bytes) -> Record:
     return {"type": "image", "file": {"base64": b64encode(data).decode(), "type": "image/png"}}
 
 
+def notebook_of(data: bytes) -> Record:
+    """The output of Claude Code's tool ``Read`` for a notebook whose only cell shows an image."""
+    image = {"image_data": b64encode(data).decode(), "media_type": "image/png"}
+    shown = {"output_type": "display_data", "text": "", "image": image}
+    cell = {"cellType": "code", "source": "plot()", "cell_id": "a", "language": "python", "outputs": [shown]}
+    return {"type": "notebook", "file": {"filePath": "/a.ipynb", "cells": [cell]}}
+
+
 def look(harness: Harness, response: Any, call: str = "c1", *, is_started: bool = True, **args: str) -> None:
     """A call of a tool, each end of which two hooks report."""
     members = {"tool_name": "Read", "tool_input": args, "tool_use_id": call}
@@ -46,17 +55,22 @@ def stored(daemon: Running, session: str) -> int:
     return sum(str(each.content).count(DATA) for each in deltas)
 
 
-def written(harness: str, folder: Path) -> tuple[str, Any]:
+def written(source: str, folder: Path) -> tuple[str, Any]:
     """A transcript with a prompt and a call whose output is an image; its session, and the output as a hook has it."""
-    if harness == "codex":
+    if source.startswith("codex"):
         thread = Thread()
         thread.begin()
         thread.ask("a")
         thread.add("", type="function_call", name="view_image", call_id="c1", arguments="{}")
-        block = {"type": "input_image", "image_url": URL}
+        block: Record = {"type": "input_image", "image_url": URL}
+        hooked: Any = [block]
+        if source == "codex-resource":
+            resource = {"type": "resource", "resource": {"uri": "a", "mimeType": "image/png", "blob": DATA}}
+            block = {"type": "input_text", "text": json.dumps(resource, separators=(",", ":"))}
+            hooked = {"content": [resource]}
         thread.add("", type="function_call_output", call_id="c1", output=[block])
         thread.write(folder)
-        return thread.thread, [block]
+        return thread.thread, hooked
     pi = Pi()
     call = {"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}
     output = [{"type": "text", "text": "seen"}, {"type": "image", "data": DATA, "mimeType": "image/png"}]
@@ -70,9 +84,10 @@ def written(harness: str, folder: Path) -> tuple[str, Any]:
 
 
 @pytest.mark.requirement("HOK-23")
-@pytest.mark.parametrize("name", ["codex", "pi"])
+@pytest.mark.parametrize("name", ["codex", "codex-resource", "pi"])
 def test_an_image_that_hooks_and_an_import_see_is_stored_once(running: Running, tmp_path: Path, name: str) -> None:
     native, response = written(name, tmp_path / "sources")
+    name = name.removesuffix("-resource")
     harness = Harness(running, tmp_path / "home", name, native)
     harness.hook("UserPromptSubmit", prompt="text a", prompt_id="p1")
     look(harness, response)
@@ -85,13 +100,16 @@ def test_an_image_that_hooks_and_an_import_see_is_stored_once(running: Running, 
 
 
 @pytest.mark.requirement("HOK-23")
-def test_an_image_that_hooks_and_an_import_of_claude_code_see_is_stored_once(running: Running, tmp_path: Path) -> None:
+@pytest.mark.parametrize("response", [file_of(BYTES), notebook_of(BYTES)])
+def test_an_image_that_hooks_and_an_import_of_claude_code_see_is_stored_once(
+    running: Running, tmp_path: Path, response: Record
+) -> None:
     session = Session(running, tmp_path / "home")
     session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-a")
     session.write("user", text="prompt a")
     session.write("assistant", {"type": "tool_use", "id": "c1", "name": "Read", "input": {}})
     session.hook("PreToolUse", tool_name="Read", tool_use_id="c1", tool_input={})
-    session.hook("PostToolUse", tool_name="Read", tool_use_id="c1", tool_input={}, tool_response=file_of(BYTES))
+    session.hook("PostToolUse", tool_name="Read", tool_use_id="c1", tool_input={}, tool_response=response)
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}
     session.write("user", {"type": "tool_result", "tool_use_id": "c1", "content": [block]})
     session.hook("SessionEnd", reason="other")

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from typing import Any
 
+import msgspec
 import pytest
 
 from ctxd.transcripts import claude_code, codex, opencode, pi
@@ -19,6 +20,23 @@ CLAUDE: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_t
 PI: dict[str, Any] = {"type": "image", "data": DATA, "mimeType": "image/png"}
 FILE: dict[str, Any] = {"type": "file", "mime": "image/png", "url": URL, "filename": "a.png"}
 SAID = {"type": "text", "text": "seen"}
+RESOURCE: dict[str, Any] = {
+    "type": "resource", "resource": {"uri": "file:///a.png", "mimeType": "image/png", "blob": DATA}
+}  # fmt: skip
+NAMED = {**FILE, "filename": "file:///a.png"}
+CELLS: list[dict[str, Any]] = [
+    {"cellType": "markdown", "source": "# Sums", "cell_id": "a"},
+    {
+        "cellType": "code", "source": "plot()", "execution_count": 1, "cell_id": "b", "language": "python",
+        "outputs": [
+            {"output_type": "stream", "text": "1\n"},
+            {"output_type": "display_data", "text": "", "image": {"image_data": DATA, "media_type": "image/png"}},
+        ],
+    },
+    {"cellType": "code", "source": "y <- 2", "cell_id": "c", "language": "R"},
+]  # fmt: skip
+SHOWN = '<cell id="a"><cell_type>markdown</cell_type># Sums</cell id="a">\n<cell id="b">plot()</cell id="b">\n\n1\n'
+"""The cells up to the image, as the model of Claude Code sees them."""
 
 
 def in_transcript(harness: str, output: Any) -> ToolResultEvent:
@@ -56,12 +74,30 @@ def in_transcript(harness: str, output: Any) -> ToolResultEvent:
         ("claude", {"type": "image", "file": {"base64": DATA, "type": "image/png"}}, [CLAUDE]),
         ("claude", {"stdout": URL, "stderr": "", "isImage": True}, [CLAUDE]),
         ("claude", [SAID, CLAUDE], [SAID, CLAUDE]),
+        (
+            "claude",
+            {"type": "notebook", "file": {"filePath": "/a.ipynb", "cells": CELLS}},
+            [
+                {"type": "text", "text": SHOWN},
+                CLAUDE,
+                {"type": "text", "text": '<cell id="c"><language>R</language>y <- 2</cell id="c">'},
+            ],
+        ),
         ("codex", [{"type": "input_image", "image_url": URL}], [{"type": "input_image", "image_url": URL}]),
         (
             "codex",
             [{"type": "input_image", "image_url": URL.replace("image/png", "application/octet-stream")}],
             [{"type": "input_image", "image_url": URL}],
         ),
+        (
+            "codex",
+            {"content": [SAID, RESOURCE]},
+            [
+                {"type": "input_text", "text": "seen"},
+                {"type": "input_text", "text": msgspec.json.encode(RESOURCE).decode()},
+            ],
+        ),
+        ("opencode", {"content": [SAID, RESOURCE]}, {"output": "seen", "attachments": [NAMED]}),
         ("pi", {"content": [SAID, PI], "details": {}}, [SAID, PI]),
         ("opencode", {"output": "seen", "attachments": [FILE]}, {"output": "seen", "attachments": [FILE]}),
     ],
@@ -93,10 +129,19 @@ def test_an_image_that_was_cut_is_named_in_the_text() -> None:
         ([], "[]"),
         ([SAID, {"type": "link"}], '[{"type":"text","text":"seen"},{"type":"link"}]'),
         ({"files": 2}, '{"files":2}'),
+        ([SAID, {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "in it"}}], "seen\nin it"),
     ],
 )
 def test_an_output_without_an_image_is_text_and_of_an_unknown_form_json(response: object, text: str) -> None:
     assert output_of(response) == (text, ())
+
+
+@pytest.mark.requirement("HOK-23")
+def test_a_resource_that_codex_has_cut_stays_text() -> None:
+    cut = msgspec.json.encode(RESOURCE).decode()[:90]
+    for text in (cut, cut + '…"}}'):
+        result = in_transcript("codex", [{"type": "input_text", "text": text}])
+        assert (result.text, result.attachments) == (text, ())
 
 
 def test_unknown_blocks_beside_an_image_are_json() -> None:
