@@ -39,7 +39,7 @@ INPUT_BYTES_MAX = 64 * 1024 * 1024
 """Maximum bytes of a hook's standard input; a larger event is lost."""
 
 FRAME_BYTES_MAX = 15 * 1024 * 1024
-"""Maximum bytes of a call, below the daemon's limit of a line. Events above half of it are cut: escapes double some."""
+"""Maximum bytes of a call, below the daemon's limit of a line. An event that is larger with its escapes is cut."""
 
 CUT_BYTES = 2 * 1024 * 1024
 """Bytes that are kept of such an event: the more, the longer the harness waits."""
@@ -408,7 +408,7 @@ def _frame(harness: str, raw: bytes, at_ns: int, shorten_chars: int) -> bytes:
 
     Raises: OverflowError, and as ``large_event_shortening.cut``.
     """
-    text = b"" if len(raw) > FRAME_BYTES_MAX // 2 else _quoted(raw)
+    text = b"" if len(raw) > FRAME_BYTES_MAX else _quoted(raw)
     if not text or len(text) > FRAME_BYTES_MAX:
         from ctxd.hook.large_event_shortening import cut
 

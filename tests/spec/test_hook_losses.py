@@ -115,10 +115,10 @@ def test_a_file_that_is_no_event_is_dropped_without_blocking_events(harness: Har
 
 @pytest.mark.requirement("HOK-4", "HOK-5")
 def test_a_large_structured_output_is_recorded_with_its_beginning(harness: Harness) -> None:
-    names = [f"src/module_{number:06}/file_{number}.py" for number in range(300_000)]
-    rows = [{"x": number, "y": number * 1.1} for number in range(200_000)]
-    sizes = {f"file_{number}": number for number in range(600_000)}
-    outputs = {"filenames": names}, rows, {"sizes": sizes, "total": 600_000}
+    names = [f"src/module_{number:06}/file_{number}.py" for number in range(600_000)]
+    rows = [{"x": number, "y": number * 1.1} for number in range(480_000)]
+    sizes = {f"file_{number}": number for number in range(800_000)}
+    outputs = {"filenames": names}, rows, {"sizes": sizes, "total": 800_000}
     for number, output in enumerate(outputs):
         given = {"pattern": "**", "long": "x" * 300, "deep": deep(80)}
         harness.hook(
@@ -128,13 +128,13 @@ def test_a_large_structured_output_is_recorded_with_its_beginning(harness: Harne
         found = [json.loads(content(client, harness.session, f"t{number}") or "") for number in range(3)]
     kept, notice = found[0]["filenames"][:-1], found[0]["filenames"][-1]
     assert len(kept) > 20_000 and kept == names[: len(kept)]
-    assert notice == f"[{300_000 - len(kept):,} items were left out by ctx-hook: the event is too large]"
+    assert notice == f"[{600_000 - len(kept):,} items were left out by ctx-hook: the event is too large]"
     assert len(found[1]) > 20_000 and found[1][:-1] == rows[: len(found[1]) - 1]
     left_out = "[left out by ctx-hook]"
     members = {name: value for name, value in found[2]["sizes"].items() if name != left_out}
     assert len(members) > 20_000 and members.items() <= sizes.items()
-    assert found[2]["sizes"][left_out] == f"{600_000 - len(members):,} members: the event is too large"
-    assert found[2]["total"] == 600_000
+    assert found[2]["sizes"][left_out] == f"{800_000 - len(members):,} members: the event is too large"
+    assert found[2]["total"] == 800_000
     assert lost(harness) == []
 
 
@@ -190,7 +190,7 @@ def test_short_texts_and_deep_values_are_cut_without_becoming_longer() -> None:
 
 @pytest.mark.requirement("HOK-5")
 def test_an_event_that_cannot_be_cut_is_noted_as_lost(harness: Harness) -> None:
-    assert harness.run(b'{"tool_response": "' + b"x" * 8_000_000).returncode == 0
+    assert harness.run(b'{"tool_response": "' + b"x" * 16_000_000).returncode == 0
     assert lost(harness) == ["failed"]
 
 

@@ -156,10 +156,10 @@ def test_an_image_of_a_sub_agent_is_an_attachment(harness: Harness) -> None:
 
 @pytest.mark.requirement("HOK-23")
 def test_a_large_image_is_kept_and_one_above_the_limit_of_an_event_is_named(harness: Harness) -> None:
-    for call, size in (("c1", 5_000_000), ("c2", 9_000_000)):
+    for call, size in (("c1", 11_000_000), ("c2", 12_000_000)):
         look(harness, file_of(BYTES.ljust(size, b".")), call)
     kept, named = results(harness)
-    assert [len(each.data or b"") for each in kept.attachments] == [5_000_000]
+    assert [len(each.data or b"") for each in kept.attachments] == [11_000_000]
     with connect_sync(harness.daemon.socket) as client:
         text = content(client, harness.session, str(named.object))
     assert text == "[image/png, not recorded: the data is incomplete]"
