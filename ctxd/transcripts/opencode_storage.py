@@ -116,11 +116,7 @@ def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[s
 
 
 def _unnamed_forks(database: sqlite3.Connection) -> dict[str, str]:
-    """Return the forks of the first generation, each with the session whose messages it begins with.
-
-    A fork has copies of messages from before it was created, under other ids and at the same times. If several
-    sessions have them, it begins like the one that has most of them; of those, like the oldest.
-    """
+    """Return the forks of the first generation, each with its ``_origins``."""
     columns = {column[1] for column in database.execute("PRAGMA table_info(session)")}
     times = {column[1] for column in database.execute("PRAGMA table_info(message)")}
     if not {"directory", "parent_id", "time_created"} <= columns or not {"session_id", "time_created"} <= times:
@@ -130,10 +126,22 @@ def _unnamed_forks(database: sqlite3.Connection) -> dict[str, str]:
         "(SELECT session_id, min(time_created) AS begun FROM message GROUP BY session_id) ON session_id = session.id "
         "WHERE parent_id IS NULL ORDER BY session.time_created, session.id"
     ).fetchall()
-    times_of = cache(partial(_message_times, database))  # A session may have many forks.
+    return _origins(rows, partial(_message_times, database))
+
+
+def _origins(
+    sessions: Iterable[tuple[str, object, object, object]], message_times: Callable[[str], Iterable[object]]
+) -> dict[str, str]:
+    """Return the forks among ``sessions``, each with the session whose messages it begins with.
+
+    A fork has copies of messages from before it was created, under other ids and at the same times. If several
+    sessions have them, it begins like the one that has most of them; of those, like the oldest. ``sessions``: the id,
+    the time of creation, the directory and the time of the first message of each, the oldest first.
+    """
+    times_of = cache(message_times)  # A session may have many forks.
     alike = defaultdict[tuple[object, object], list[str]](list)
     forks: dict[str, str] = {}
-    for id, created, directory, begun in rows:
+    for id, created, directory, begun in sessions:
         older = alike[directory, begun]
         if older and isinstance(begun, int) and isinstance(created, int) and begun < created:
             own = times_of(id)
@@ -260,6 +268,8 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
     """Yield the sessions of a folder of JSON files. Ids are taken from the paths: those in the files may differ."""
     # The first layout has everything below ``session``, in a folder for each project.
     is_first = (storage / "session" / "info").is_dir()
+    found: list[tuple[StoredSession, Path]] = []
+    begun: dict[str, int | None] = {}
     for file in sorted(storage.glob("session/info/*.json" if is_first else "session/*/*.json")):
         row = _document(file)
         messages = _messages(storage, file)
@@ -270,11 +280,21 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
         if is_first:
             paths = (record_of(_document(each).get("path")) for each in messages)
             directory = next((as_text(path.get("cwd")) for path in paths if path.get("cwd")), "")
-        yield StoredSession(
+        session = StoredSession(
             file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
             lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
             created=created_at(row),
         )  # fmt: skip
+        found.append((session, file))
+        begun[file.stem] = created_at(_document(messages[0])) if messages else None
+    files = {session.id: file for session, file in found}
+    oldest_first = sorted((each for each, _ in found if not each.parent), key=lambda each: (each.created or 0, each.id))
+    forks = _origins(
+        ((each.id, each.created, each.workdir, begun[each.id]) for each in oldest_first),
+        lambda id: sorted(filter(None, (created_at(_document(each)) for each in _messages(storage, files[id])))),
+    )
+    for session, _ in found:
+        yield session._replace(copied_from=forks.get(session.id, ""))
 
 
 def _messages(storage: Path, session: Path) -> list[Path]:

@@ -415,6 +415,45 @@ def test_a_first_generation_fork_continues_from_its_unnamed_origin(
     assert imported(daemon, "opencode", tmp_path)["commits"] == 0
 
 
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_first_layout", [False, True])
+def test_a_fork_in_json_storage_continues_from_its_origin(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_first_layout: bool
+) -> None:
+    origin, fork, other = (f"ses_{number}{uuid4().hex[:20]}" for number in range(3))
+    storage = tmp_path / "storage"
+    sessions, base = ("session/info", "session/") if is_first_layout else ("session/p", "")
+
+    def document(path: str, content: Any) -> None:
+        (storage / path).parent.mkdir(parents=True, exist_ok=True)
+        (storage / path).write_text(json.dumps(content))
+
+    def write(session: str, created: int, copied: str, own: str = "", start: int = 100) -> None:
+        row = {"version": "1.1.4", "directory": "/srv/app", "title": "New session", "time": {"created": created}}
+        document(f"{sessions}/{session}.json", row)
+        said = dict(zip(copied, range(start, start + 100), strict=False)) | {each: created + ord(each) for each in own}
+        texts = dict(zip(copied, "abcdef", strict=False))
+        for label, at in said.items():
+            info = {"role": "user", "time": {"created": at}, "path": {"cwd": "/srv/app"}}
+            document(f"{base}message/{session}/msg_{label}.json", info)
+            part = {"type": "text", "text": f"text {texts.get(label, label)}"}
+            folder = f"session/part/{session}/msg_{label}" if is_first_layout else f"part/msg_{label}"
+            document(f"{folder}/prt_{label}.json", part)
+
+    write(origin, 99, "abc")
+    write(other, 150, "opq", start=160)
+    imported(daemon, "opencode", tmp_path)
+    write(fork, 200, "ij", "w")
+    assert imported(daemon, "opencode", tmp_path)["copied"] == 2
+    forked_session = here("opencode", fork)
+    assert ids(client, forked_session) == "msg_amsg_bmsg_w"
+    assert written(client, forked_session) == Counter(["msg_w"])
+    assert written(client, here("opencode", other)) == Counter(["msg_o", "msg_p", "msg_q"])
+    write(fork, 200, "ij", "wx")
+    imported(daemon, "opencode", tmp_path)
+    assert written(client, forked_session) == Counter(["msg_w", "msg_x"])
+
+
 @pytest.mark.requirement("HOK-18")
 def test_a_fork_that_hooks_record_begins_with_the_messages_that_it_has_copied(
     daemon: Running, client: SyncClient, tmp_path: Path, old: Store
