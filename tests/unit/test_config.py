@@ -152,7 +152,8 @@ def test_a_named_file_that_is_missing_or_not_text_is_refused(home, tmp_path):
 
 
 def test_other_variables_of_ours_are_not_settings(home):
-    load({}, {**home, "CTXD_SESSION": "s1", "CTXD_FAILPOINTS": "x", "CTXD_LOG_LEVEL": ""})
+    found = load({}, {**home, "CTXD_SESSION": "s1", "CTXD_FAILPOINTS": "x", "CTXD_LOG_LEVEL": ""})
+    assert found == load({}, home)
 
 
 def test_a_group_is_taken_by_its_name(home, tmp_path):
