@@ -1,7 +1,8 @@
 """``ctx session ls``, and changes of its rows: ``archive``, ``unarchive``, ``title``, ``label`` and ``moved``."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -94,10 +95,19 @@ def ls(
             limit=limit,
             cursor=cursor,
         )
-        is_whole = len(page.sessions) == page.total and not archived and state != "removed"
-        # Prefixes of ids of other hosts are not accepted.
-        is_table = run.screen.columns is not None and not (run.screen.as_json or run.screen.quiet or elsewhere)
-        prefixes = _prefixes(client, page, is_whole=is_whole) if is_table else None
+        _show(run, client, page, now, is_archive=archived, is_trash=state == "removed", elsewhere=elsewhere)
+
+
+def _show(
+    run: Invocation,
+    client: SyncClient,
+    page: SessionListResult,
+    now: int,
+    *,
+    is_archive: bool,
+    is_trash: bool,
+    elsewhere: bool,
+) -> None:
     beside = {name: value for name in ("total", "archived", "removed", "forks") if (value := getattr(page, name))}
     ids = [each.session for each in page.sessions]
     if run.screen.listing(page.sessions, ids, next_cursor=page.next_cursor, **beside):
@@ -116,8 +126,11 @@ def ls(
         )
         for each in page.sessions
     ]
-    print_table(run.screen, header("HOST" if elsewhere else "TITLE"), rows, prefixes)
-    _note_left_out(run, page, is_trash=state == "removed")
+    is_whole = len(ids) == page.total and not (is_archive or is_trash)
+    prefixes = partial(_prefixes, client, ids, is_whole=is_whole)
+    # Prefixes of ids of other hosts are not accepted.
+    print_table(run.screen, header("HOST" if elsewhere else "TITLE"), rows, None if elsewhere else prefixes)
+    _note_left_out(run, page, is_trash=is_trash)
     note_next_page(run, page.next_cursor)
 
 
@@ -128,10 +141,9 @@ def project_place(given: str | None) -> str | None:
     return os.path.abspath(os.path.expanduser(given))
 
 
-def _prefixes(client: SyncClient, page: SessionListResult, *, is_whole: bool) -> dict[str, str]:
-    """Return a prefix of each id in ``page`` that no other session has. ``is_whole``: the page has all sessions that
-    are searched for a prefix first."""
-    ids = [each.session for each in page.sessions]
+def _prefixes(client: SyncClient, ids: Sequence[str], *, is_whole: bool) -> dict[str, str]:
+    """Return a prefix of each of ``ids`` that no other session has. ``is_whole``: they are all sessions that are
+    searched for a prefix first. Cost: unless so, the ids of all sessions are read."""
     others: list[str] = []
     if not is_whole:
         for more in (Filter(), Filter(archived=True), Filter(state="removed")):

@@ -1,6 +1,6 @@
 """The table of ``ctx session ls``: what a narrow terminal shows of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from ctxd.terminal import Screen
@@ -23,16 +23,20 @@ def header(last: str) -> tuple[str, ...]:
 
 
 def print_table(
-    screen: Screen, names: Sequence[str], rows: Sequence[Sequence[str]], prefixes: dict[str, str] | None
+    screen: Screen,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    prefixes: Callable[[], dict[str, str]] | None,
 ) -> None:
-    """Print ``rows`` under ``names``. A terminal gets no column of zeros; if it is too narrow, it gets ``prefixes`` of
-    the ids, where there are any, and fewer columns."""
+    """Print ``rows`` under ``names``. A terminal gets no column of zeros; if it is too narrow, it gets fewer columns,
+    and in place of the ids the result of ``prefixes``, unless it is None."""
     edge = screen.columns
     if edge is not None:
         empty = [name for name in _NUMBERS if all(row[names.index(name)] in ("", "0") for row in rows)]
         names, rows = _without(names, rows, empty)
         if prefixes is not None and _width(names, rows) > edge:
-            rows = [(prefixes[row[0]], *row[1:]) for row in rows]
+            shortened = prefixes()
+            rows = [(shortened[row[0]], *row[1:]) for row in rows]
         for name in _LEAST:
             if _width(names, rows) > edge:
                 names, rows = _without(names, rows, [name])

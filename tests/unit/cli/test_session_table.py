@@ -27,7 +27,7 @@ class Narrow(Screen):
 def shown(columns, *, turns="0", prefixes=None):
     screen = Narrow(columns)
     rows = [(id, "12d ago", "claude-code", "paused", "a-project", turns, "0", "0", "t" * 100) for id in IDS]
-    print_table(screen, header("TITLE"), rows, prefixes or {id: id[:16] for id in IDS})
+    print_table(screen, header("TITLE"), rows, lambda: prefixes or {id: id[:16] for id in IDS})
     return screen.out.getvalue().splitlines()
 
 
