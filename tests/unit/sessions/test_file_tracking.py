@@ -127,7 +127,7 @@ async def test_a_session_whose_write_is_of_a_file_alone_is_at_work(tmp_path: Pat
 @pytest.mark.requirement("TRK-1")
 async def test_files_that_wait_for_a_lease_are_not_copied_by_later_reads(tmp_path: Path) -> None:
     fake, tracked = FakeWatcher(), TrackedFiles()
-    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock())))
+    trackers = make_trackers(tracked, fake, PollingWatcher(SystemClock(), tracked.polled_names, Lookups(SystemClock())))
     async with running(tmp_path / "state") as world:
         # It is not run, so all files wait.
         made = Tracking(
