@@ -22,6 +22,7 @@ from tests.harnesses.scripted_model import (
     ScriptedModel,
     Step,
 )
+from tests.waiting import block_until
 
 
 @pytest.mark.timeout(240)
@@ -200,6 +201,8 @@ def test_the_context_after_a_compaction_of_codex_is_its_own(daemon: Running, tmp
         compact(client, native)
         settings.write_text(trusted)
         client.ask(again, session=native)
+        # Hooks that wait for the transcript deliver in processes that outlive the client.
+        block_until(lambda: "Well then." in [event.get("text") for event in captured(daemon)])
         last = json.dumps(model.requests[-1])
         own = {text: last.count(text) for text in (PROMPT, ANSWER, SUMMARY, again, "Well then.")}
         own["Well then."] = 1  # The answer to this request.
