@@ -264,7 +264,9 @@ class ChatSection:
         self.pieces: dict[str, Piece] = {}
         self._unread: dict[str, str] = {}
         self._end = (0, 0)
-        self._calls: dict[str, ToolCallEvent] = {}
+        self._calls: dict[str, ToolCallEvent] = {}  # Without an output yet.
+        self._answered: dict[EventPosition, ToolCallEvent | None] = {}
+        """The call of each output, by the place of the output."""
         self._places: dict[str, EventPosition] = {}
 
     async def update(self, view: View) -> None:
@@ -276,6 +278,8 @@ class ChatSection:
                 for place, event in page.placed():
                     if place < self._end:
                         continue
+                    if event.id is not None and event.sidechain is None:
+                        self._places.setdefault(event.id, place)
                     if isinstance(event, CompactionEvent) and view.renderer >= _REPLACES_CHAT_SINCE:
                         await self._compact(view, place, page.seq, event)
                     else:
@@ -295,8 +299,6 @@ class ChatSection:
         self._unread = {}
 
     def _add(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
-        if event.id is not None and event.sidechain is None:
-            self._places.setdefault(event.id, place)
         # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
         if (message := message_of(event)) is None:
             if event.sidechain is None and view.renderer >= _REPLACES_CHAT_SINCE:
@@ -319,7 +321,11 @@ class ChatSection:
         """Add a tool call once it has an output, unless an object holds it."""
         if isinstance(event, ToolCallEvent):
             self._calls[event.call] = event
-        if not isinstance(event, ToolResultEvent) or (call := self._calls.pop(event.call or "", None)) is None:
+        if not isinstance(event, ToolResultEvent):
+            return
+        if place not in self._answered:
+            self._answered[place] = self._calls.pop(event.call or "", None)
+        if (call := self._answered[place]) is None:
             return
         how = f"all of it is event {place[0]}.{place[1]} of the chat"
         output = "\n".join((event.text, *(f"[{each.media_type}]" for each in event.attachments)))
@@ -341,13 +347,14 @@ class ChatSection:
         if (first := self._places.get(event.kept_from or "")) is not None:
             async for page in read_pages(view.live, first, place):
                 kept += ((at, page.seq, each) for at, each in page.placed() if first <= at < place)
-        self.pieces, self._unread, self._calls = {}, {}, {}
+        # Calls without an output stay: a harness may compact while a tool runs.
+        self.pieces, self._unread = {}, {}
         self._put(view, place, render_message("user", event.summary), seq)
         for at, written, each in kept:
             if isinstance(each, CompactionEvent):
                 if each.sidechain is None and each.summary.strip():
                     self._put(view, at, render_message("user", each.summary), written)
-            else:
+            elif not isinstance(each, ToolCallEvent):
                 self._add(view, at, written, each)
 
 

@@ -114,7 +114,8 @@ class HookRun:
 
     def deliver_input(self, arguments: list[str]) -> None:
         """Deliver the event on standard input, or keep it. Raises: any exception that prevents both."""
-        options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+        # The last option may lack its value.
+        options = dict(zip(arguments[1::2], [*arguments[2::2], ""], strict=False))
         harness = HARNESSES[arguments[0]]
         self._socket = options.get("--socket") or socket_path(os.environ)
         at_ns = time.time_ns()
@@ -135,6 +136,7 @@ class HookRun:
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
         order.end()
+        shorten = shorten or ("without a value" if "--shorten" in options else "")
         if unusable := unusable_settings(os.environ.get("CTXD_HOOK_SECONDS", ""), shorten):
             make_spool(self._socket, os.environ).note_settings(unusable)
 

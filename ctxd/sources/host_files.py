@@ -10,6 +10,7 @@ process.
 
 import errno
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,8 @@ SpecialKind = Literal["directory", "fifo", "socket", "character_device", "block_
 _STAT: Final = struct.Struct("<QQqq")
 
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+_PROCESS: Final = re.compile(r"/proc/(\d+)/")
 
 _SPECIAL: Final[dict[int, SpecialKind]] = {
     stat.S_IFDIR: "directory",
@@ -199,7 +202,7 @@ class HostFiles:
             if special is not None:
                 return special
             # The path as the kernel opened it: no symlink can change it any more.
-            if os.readlink(f"/proc/self/fd/{place}").startswith(self._private):
+            if self._is_private(os.readlink(f"/proc/self/fd/{place}")):
                 return Special("file of the daemon")
             if found.st_size > self._bytes_max:
                 return OverLimit(found.st_size, found.st_mtime_ns // 1000, self._stamp(found, path))
@@ -220,6 +223,11 @@ class HostFiles:
             # A kernel file, which changes without a new time or size.
             stamp = msgspec.structs.replace(stamp, settled=False)
         return Present(raw, source_hash(raw), decoded_text(raw), stamp)
+
+    def _is_private(self, path: str) -> bool:
+        """True if the file at ``path`` is the daemon's own. Each of its threads has a directory of the process too."""
+        thread = _PROCESS.match(path)
+        return path.startswith(self._private) or (thread is not None and os.path.exists(f"/proc/self/task/{thread[1]}"))
 
     def _look(self, path: str) -> Look:
         try:

@@ -97,7 +97,7 @@ IDX-4 | Two sessions that index the same change concurrently create one version.
 IDX-5 | The caller can supply the content; otherwise the daemon reads the file. | spec 5.6
 IDX-6 | Reading a missing file fails and creates no object. | ctxd
 IDX-7 | A file counts as deleted only if it is missing from an existing directory; otherwise it is orphaned and its newest version stays valid. | spec 3.6
-IDX-10 | Files in the state and cache directories of the daemon, and those of its own process, such as `/proc/self/environ`, are not read, by whatever path: the call ends with `unsupported`. | ctxd
+IDX-10 | Files in the state and cache directories of the daemon, and those of its own process, such as `/proc/self/environ`, are not read, also through symlinks and the ids of its threads: the call ends with `unsupported`. Hard links, and other mounts of these directories, are not recognised. | ctxd
 IDX-9 | An edit reported for a file in the session's index that is confirmed gone is recorded as its deletion. | ctxd
 IDX-8 | Discovery creates an unread stub and never changes a version that was read. | spec 5.6
 DIS-1 | `ls`, `find`, `grep`, `rg`, `git` and file-reading commands are parsed, including `cd` and the call's working directory. | ctxd

@@ -27,3 +27,12 @@ def test_an_invalid_length_of_outputs_is_ignored_and_noted_once(harness: Harness
     assert len([each for each in events(harness) if isinstance(each, ToolResultEvent)]) == 2
     (noted,) = harness.home.glob(".local/state/ctx-hook/*/settings")
     assert noted.read_text() == f"--shorten {chars} is not a number of at least 200 characters\n"
+
+
+@pytest.mark.requirement("HOK-8")
+def test_a_length_of_outputs_that_is_missing_is_noted(harness: Harness) -> None:
+    harness.options = ("--shorten",)
+    harness.tool("toolu_1", "x" * 5_000)
+    assert len([each for each in events(harness) if isinstance(each, ToolResultEvent)]) == 1
+    (noted,) = harness.home.glob(".local/state/ctx-hook/*/settings")
+    assert noted.read_text() == "--shorten without a value is not a number of at least 200 characters\n"

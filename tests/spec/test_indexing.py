@@ -379,4 +379,9 @@ def test_files_of_the_daemon_and_its_process_are_not_read(kept: Running, tree: P
             assert denied.value.code == "unsupported"
         seen = client.tool_observe("s", "cat key environ /proc/self/environ", "text\n")
         assert all(client.object_get(each.object).object.payload["content"] is None for each in seen.objects)
+        threads = [each.name for each in Path(f"/proc/{kept.pid}/task").iterdir() if each.name != str(kept.pid)]
+        for thread in threads:
+            with pytest.raises(CallFailed, match="it is a file of the daemon"):
+                s.read(f"/proc/{thread}/environ")
+        assert threads, "the daemon has read files in one"
         assert s.read(f"/proc/{os.getpid()}/comm").outcome == "created", "another process"

@@ -148,7 +148,7 @@ class World:
                     ToolResultEvent(call=call, text=text),
                     ThinkingEvent(text=text),
                     ResponseEvent(text=text, id=f"e{number}"),
-                    CompactionEvent(summary=text, kept_from=f"e{rng.randint(0, number)}"),
+                    CompactionEvent(summary=text, kept_from=f"e{rng.randint(0, number)}", id=f"e{number}"),
                 )
             )
         )
@@ -225,13 +225,25 @@ async def test_the_text_matches_the_state_of_the_session(seed: int) -> None:
     assert list(context.chat) == list(told(world.said))
 
 
+def answered_calls(events: Iterable[Event]) -> dict[int, ToolCallEvent | None]:
+    """The call of each result without an object, by the identity of the result."""
+    calls: dict[str, ToolCallEvent] = {}
+    answered: dict[int, ToolCallEvent | None] = {}
+    for event in events:
+        if isinstance(event, ToolCallEvent):
+            calls[event.call] = event
+        elif isinstance(event, ToolResultEvent) and event.object is None:
+            answered[id(event)] = calls.pop(event.call or "", None)
+    return answered
+
+
 def told(events: Sequence[Event]) -> Iterator[ChatEntry]:
     """The chat of ``events`` as text."""
+    answered = answered_calls(events)
     at = next((n for n in reversed(range(len(events))) if getattr(events[n], "summary", "").strip()), None)
     if at is not None:
         kept = next((n for n in range(at) if events[n].id == events[at].kept_from), at)
         events = [events[at], *events[kept:at], *events[at + 1 :]]
-    calls: dict[str, ToolCallEvent] = {}
     for event in events:
         match event:
             case CompactionEvent() if event.summary.strip():
@@ -240,11 +252,9 @@ def told(events: Sequence[Event]) -> Iterator[ChatEntry]:
                 yield ChatText(role="user", text=event.text)
             case ResponseEvent():
                 yield ChatText(role="assistant", text=event.text)
-            case ToolCallEvent():
-                calls[event.call] = event
-            case ToolResultEvent(object=str(id)):
-                yield ToolcallRef(id=id, tool="bash", status="ok")
-            case ToolResultEvent() if (call := calls.pop(event.call or "", None)) is not None:
+            case ToolResultEvent(object=str(known)):
+                yield ToolcallRef(id=known, tool="bash", status="ok")
+            case ToolResultEvent() if (call := answered[id(event)]) is not None:
                 status, arguments = "fail" if event.is_error else "ok", arguments_of(call.args)
                 yield ToolMessage(tool=call.tool, status=status, arguments=arguments, output=event.text)
             case _:
