@@ -149,11 +149,8 @@ class HookRun:
             return reply
         waiting = make_spool(self._socket, os.environ)
         name = waiting.after_waiting(name) if may_wait else name
-        if sent == REFUSED:
-            reason, reply = code_of(reply), b""
-        else:
-            reason, reply = waiting.add(name, frame), b""
-            self._is_safe = not reason
+        reason, reply = code_of(reply) if sent == REFUSED else waiting.add(name, frame), b""
+        self._is_safe = sent != REFUSED and not reason
         if sent == UNANSWERED:
             waiting.hold()
         if may_wait and not waiting.is_held():
@@ -262,6 +259,7 @@ class EventOrder:
 
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
         self.has_waiting = False  # True if the spool has events.
+        self.earlier_calls: list[str] | None = None  # Those of the same answer, for the start of a call.
         self._folder: int | None = None
         self._late_folder: int | None = None
         self._path = path
@@ -269,7 +267,8 @@ class EventOrder:
         self._is_main = event.is_main
         self._session = f"-{_plain(event.session)}-"
         self._call = f"{self._session}{_plain(event.call)}{LATE}"
-        self._is_end = event.kind in _TOOL_EVENTS[1:]
+        self.is_end = event.kind in _TOOL_EVENTS[1:]
+        self._own_start = self._call if self.is_end else "/"  # No name of a file ends with "/".
         self._began = now()
         self._is_detached = False
         self._late: list[str] = []
@@ -296,9 +295,9 @@ class EventOrder:
             self._folder = open_folder(self._path, os.environ)
             if self._folder is None or not self._list_earlier():
                 return
-            if not self._is_end and not self._is_detached:
+            if not self.is_end and not self._is_detached:
                 self.detach()
-            ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _SLACK_S)
+            ends = self._began + (END_WRITTEN_S if self.is_end else START_WRITTEN_S + _SLACK_S)
             while self._list_earlier() and now() < ends:
                 time.sleep(_PAUSE_S)
         except OSError:
@@ -318,21 +317,23 @@ class EventOrder:
         # The names begin with the times of the events.
         self._late = [each for each in os.listdir(self._late_folder) if each[:20].isdigit()]
         return self._is_main and any(
-            self._session in each and each < self._name and not self._is_own_start(each) and _age_s(each) < LATE_S
+            self._session in each and each < self._name and self._is_awaited(each) and _age_s(each) < LATE_S
             for each in self._late
         )
 
     def end(self) -> None:
         """Stop holding up later events: remove this event's file, and those of killed hooks. Raises: OSError."""
         for each in self._late:
-            if each == self._name + self._call or self._is_own_start(each) or _age_s(each) > 2 * LATE_S:
+            if each == self._name + self._call or each.endswith(self._own_start) or _age_s(each) > 2 * LATE_S:
                 try:
                     os.unlink(each, dir_fd=self._late_folder)
                 except FileNotFoundError:
                     pass
 
-    def _is_own_start(self, name: str) -> bool:
-        return self._is_end and name.endswith(self._call)
+    def _is_awaited(self, name: str) -> bool:
+        """True if the event of a file precedes this one. The daemon holds later calls of the answer meanwhile."""
+        call, earlier = name.partition(self._session)[2].removesuffix(LATE), self.earlier_calls
+        return not name.endswith(self._own_start) and (not call or earlier is None or call in map(_plain, earlier))
 
 
 def _plain(id: str) -> str:
@@ -358,9 +359,10 @@ def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
         elif event.kind in _TOOL_EVENTS and event.call:
             from ctxd.hook.texts_before_call import parts_before
 
-            is_start = event.kind == "PreToolUse"
-            written_s, detach = (START_WRITTEN_S, order.detach) if is_start else (END_WRITTEN_S, None)
-            lines, calls = parts_before(event.transcript, event.call, written_s, detach)
+            written_s, detach = (END_WRITTEN_S, None) if order.is_end else (START_WRITTEN_S, order.detach)
+            found = parts_before(event.transcript, event.call, written_s, detach)
+            lines, calls = found or ([], [])
+            order.earlier_calls = None if order.is_end or found is None else calls
         else:
             return event.raw
     except (OSError, ValueError, RecursionError):

@@ -46,8 +46,8 @@ _UNHOOKED = (b'"name":"update_plan"',)
 """Markers of calls for which no hook runs: later calls must not wait for theirs."""
 
 
-def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> "Before":
-    """The texts and the calls before ``call`` in the same answer; empty if there are none in time.
+def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], None] | None") -> "Before | None":
+    """The texts and the calls before ``call`` in the same answer; None if the transcript lacks the call.
 
     If the harness has not written the call yet, the hooks of its start and of its end wait for the line, for
     ``written_s`` at most: texts that are recorded later would follow the call. ``detach`` lets the hook of the start
@@ -59,7 +59,7 @@ def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], N
         if detach is not None:
             detach()
         found = _late_parts(transcript, written_s, 0.0 if detach is None else CREATED_S)
-    return found or ([], [])
+    return found
 
 
 def _late_parts(transcript: "CallTranscript", written_s: float, created_s: float) -> "Before | None":

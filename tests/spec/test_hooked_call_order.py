@@ -11,6 +11,7 @@ from ctxd.sessions.hook_operations import HELD_S
 from tests.client.running import Running
 from tests.spec.test_hooked_calls import Transcript, conversation
 from tests.spec.test_hooks import Harness, events
+from tests.waiting import block_until
 
 
 @pytest.mark.requirement("HOK-1")
@@ -62,3 +63,25 @@ def test_a_call_does_not_wait_for_a_change_of_codex_plan_for_which_no_hook_runs(
     ]
     transcript.write_text("".join(f"{line}\n" for line in lines))
     assert CallTranscript(str(transcript), "c4").parts_before(SEARCH_BYTES_MAX) == ([], ["c1", "c3"])
+
+
+@pytest.mark.requirement("HOK-1")
+@pytest.mark.parametrize("seconds", [0.15, 0.6])
+def test_calls_whose_transcript_is_written_after_their_hooks_have_started_are_recorded_in_its_order(
+    harness: Harness, seconds: float
+) -> None:
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
+    names = [f"c{number}" for number in range(4)]
+    with ThreadPoolExecutor() as pool:
+        for call in reversed(names):
+            pool.submit(harness.start, call)
+            time.sleep(0.02)
+        time.sleep(seconds)
+        for call in names:
+            transcript.add("call", call=call)
+    harness.hook("Stop", prompt_id="p1", last_assistant_message="done")
+    wanted = [*(f"call {call}" for call in names), "done"]
+    block_until(lambda: len(conversation(events(harness))) == len(wanted))
+    assert conversation(events(harness)) == wanted
