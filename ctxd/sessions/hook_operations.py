@@ -51,6 +51,10 @@ HELD_S: Final = 1.0
 """Maximum seconds for which a call waits for the hooks of the calls before it in the same response. The harness starts
 them all at once; on a busy machine, one arrives up to half a second after a later one."""
 
+_HELD_LONGER_S: Final = 0.3
+"""Additional seconds in which the calls before it that are held themselves are recorded. The hook gives up after
+``ctxd.hook.delivery.DELIVERY_S``."""
+
 _HELD_UNTIL_MS: Final = 3000
 """Milliseconds after the hook has begun until which its call waits: an older event comes alone, out of a spool."""
 
@@ -91,6 +95,7 @@ class HookOperations:
         self._toolcalls = toolcalls
         self._recording: dict[str, SessionLock] = {}
         self._arrivals: dict[str, anyio.Event] = {}
+        self._arrived: set[str] = set()
         self._absent: dict[str, None] = {}
         self._started = _StartedCalls()
 
@@ -108,23 +113,20 @@ class HookOperations:
         result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
         if found.call is None and not found.events:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
-        if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
-            await self._await_earlier(actor, found)
-        # The hooks for the start and the end of a call may run concurrently: the lock lets no other hook write between
-        # the checks of one and its write.
-        lock = self._recording.setdefault(found.session, SessionLock())
+        if found.start is not None:
+            self._arrived.add(found.start)
         try:
-            async with lock:
-                return await self._record_once(actor, params, found, request, result)
+            if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
+                await self._await_earlier(actor, found)
+            return await self._record_alone(actor, params, found, request, result)
         finally:
-            if lock.free:
-                self._recording.pop(found.session, None)
-            if (arrived := self._arrivals.pop(found.session, None)) is not None:
-                arrived.set()
+            self._arrived.discard(found.start or "")
+            self._wake(found.session)
 
     async def _await_earlier(self, actor: Actor, found: HookInput) -> None:
-        """Wait until the calls before that of ``found`` in the same response are recorded, up to ``HELD_S``. A harness
-        runs the hooks of several calls at once, and not for every call. Raises: as ``hook``."""
+        """Wait until the calls before that of ``found`` in the same response are recorded: ``HELD_S`` for their hooks
+        to arrive, since a harness runs those at once, and not one for every call; ``_HELD_LONGER_S`` more for calls
+        whose hooks have arrived. Raises: as ``hook``."""
         ends = anyio.current_time() + HELD_S
         for call in found.earlier:
             key = native_op_id(found.session, "start", call)
@@ -132,12 +134,39 @@ class HookOperations:
                 arrived = self._arrivals.setdefault(found.session, anyio.Event())
                 if self._started.has(found.session, call) or await self._has_begun(actor, found.session, call, key):
                     break
-                with anyio.move_on_after(max(0.0, ends - anyio.current_time())) as waiting:
+                left = ends - anyio.current_time() + (_HELD_LONGER_S if key in self._arrived else 0.0)
+                with anyio.move_on_after(max(0.0, left)) as waiting:
                     await arrived.wait()
-                if waiting.cancelled_caught:
+                if waiting.cancelled_caught and key not in self._arrived:
                     self._absent[key] = None
+                    self._wake(found.session)
+                elif waiting.cancelled_caught and left <= 0:
+                    break
         while len(self._absent) > _ABSENT_MAX:
             self._absent.pop(next(iter(self._absent)))
+
+    def _wake(self, session: str) -> None:
+        """Let the calls that wait check again which calls of ``session`` are recorded or absent."""
+        if (arrived := self._arrivals.pop(session, None)) is not None:
+            arrived.set()
+
+    async def _record_alone(
+        self,
+        actor: Actor,
+        params: SessionHookParams,
+        found: HookInput,
+        request: WriteRequest,
+        result: SessionHookResult,
+    ) -> Accepted:
+        """Do ``_record_once`` with a lock on the session. The hooks for the start and the end of a call may run
+        concurrently: no other hook writes between the checks of one and its write. Raises: as ``hook``."""
+        lock = self._recording.setdefault(found.session, SessionLock())
+        try:
+            async with lock:
+                return await self._record_once(actor, params, found, request, result)
+        finally:
+            if lock.free:
+                self._recording.pop(found.session, None)
 
     async def _has_begun(self, actor: Actor, session: str, call: str, start: str) -> bool:
         """Return True if a call or its output is recorded. Raises: as ``_has``."""

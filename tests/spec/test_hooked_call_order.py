@@ -85,3 +85,18 @@ def test_calls_whose_transcript_is_written_after_their_hooks_have_started_are_re
     wanted = [*(f"call {call}" for call in names), "done"]
     block_until(lambda: len(conversation(events(harness))) == len(wanted))
     assert conversation(events(harness)) == wanted
+
+
+@pytest.mark.requirement("HOK-1")
+def test_the_other_calls_keep_their_order_if_no_hook_reports_the_first(harness: Harness) -> None:
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
+    names = [f"c{number}" for number in range(6)]
+    for call in names:
+        transcript.add("call", call=call)
+    with ThreadPoolExecutor() as pool:
+        for call in reversed(names[1:]):
+            pool.submit(harness.start, call)
+            time.sleep(0.05)
+    assert conversation(events(harness)) == [f"call {call}" for call in names[1:]]
