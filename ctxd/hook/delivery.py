@@ -51,11 +51,8 @@ START_WRITTEN_S = 2.0
 END_WRITTEN_S = 0.5
 """The same from the end of the call, for a call that ended before it was written: the harness waits for this hook."""
 
-LATE_FOLDER = "late"
-"""Directory of the files for events that wait for the transcript."""
-
-LATE = ".late"
-"""Suffix of each of these files."""
+LATE_FOLDER, LATE = "late", ".late"
+"""Directory of the files for events that wait for the transcript, and the suffix of each."""
 
 LATE_S = 3.0
 """Maximum seconds until such an event is delivered; an older file was left by a killed hook."""
@@ -114,8 +111,7 @@ class HookRun:
 
     def deliver_input(self, arguments: list[str]) -> None:
         """Deliver the event on standard input, or keep it. Raises: any exception that prevents both."""
-        # The last option may lack its value.
-        options = dict(zip(arguments[1::2], [*arguments[2::2], ""], strict=False))
+        options = dict(zip(arguments[1::2], [*arguments[2::2], ""], strict=False))  # The last may lack its value.
         harness = HARNESSES[arguments[0]]
         self._socket = options.get("--socket") or socket_path(os.environ)
         at_ns = time.time_ns()
@@ -127,8 +123,9 @@ class HookRun:
             name_session(os.environ, options.get("--socket"))
         event, name = HookedEvent(harness, raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
-        shorten = options.get("--shorten", "")
-        frame = _frame(harness, with_transcript_lines(event, order), at_ns, _chars(shorten))
+        frame = _frame(
+            harness, with_transcript_lines(event, order), at_ns, _chars(shorten := options.get("--shorten", ""))
+        )
         order.wait()
         reply = self._deliver(frame, name, may_wait=order.has_waiting)
         if b'"output":"' in reply:
@@ -136,8 +133,8 @@ class HookRun:
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
         order.end()
-        shorten = shorten or ("without a value" if "--shorten" in options else "")
-        if unusable := unusable_settings(os.environ.get("CTXD_HOOK_SECONDS", ""), shorten):
+        given = shorten or ("without a value" if "--shorten" in options else "")
+        if unusable := unusable_settings(os.environ.get("CTXD_HOOK_SECONDS", ""), given):
             make_spool(self._socket, os.environ).note_settings(unusable)
 
     def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:

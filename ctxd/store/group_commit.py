@@ -19,7 +19,7 @@ from ctxd import limits, sqlite_file
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.store.health import Health
-from ctxd.store.journal_writer import JournalWriter, NotCommitted, StateRemoved, internal_error
+from ctxd.store.journal_writer import JournalWriter, NotCommitted, PurgeFailed, StateRemoved, internal_error
 from ctxd.store.write_types import Pending, QueuedWrite
 from ctxd.worker_threads import LoopHandle, in_thread
 from ctxd_protocol.error_codes import ErrorCode
@@ -255,9 +255,11 @@ class CommitQueue:
 
     def _isolate(self, batch: Sequence[QueuedWrite], error: NotCommitted) -> None:
         """Put ``batch``, whose transaction failed with ``error``, back into the queue to find the write at fault; fail
-        that one as ``internal_error``, and those behind it, which may depend on it, as ``store_failed``."""
-        if len(batch) > 1:
-            self._alone = len(batch)
+        that one as ``internal_error``, and those behind it, which may depend on it, as ``store_failed``. After a purge
+        that cannot be made, the same batch is committed without it."""
+        is_again = isinstance(error.__cause__, PurgeFailed)
+        if is_again or len(batch) > 1:
+            self._alone = 0 if is_again else len(batch)
             self.queue.extendleft(reversed(batch))
             self.queued_bytes += sum(entry.encoded.size for entry in batch)
             return

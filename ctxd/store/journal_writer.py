@@ -67,6 +67,11 @@ class NotCommitted(Exception):
     ``__cause__`` is the reason."""
 
 
+class PurgeFailed(Exception):
+    """A purge cannot be made, and has its ``failure`` now: in the next transaction, its row records that nothing was
+    purged. The writes beside it do not depend on it."""
+
+
 class StateRemoved(Exception):
     """The state directory no longer contains the open files: nothing more may be acknowledged."""
 
@@ -241,8 +246,8 @@ class JournalWriter:
     def commit(self, entries: Sequence[QueuedWrite]) -> list[bytes]:
         """Make ``entries`` durable, all or none. Returns: the chain hash of each.
 
-        A purge that cannot be made sets ``EncodedWrite.failure``, and the others are durable.
-        Raises: ``sqlite_file.DiskFull``, ``NotCommitted``: none was applied. ``sqlite_file.DiskFailed``: outcome
+        Raises: ``sqlite_file.DiskFull``, ``NotCommitted``: none was applied; with the cause ``PurgeFailed``, the same
+        entries can be committed. ``sqlite_file.DiskFailed``: outcome
         unknown; write nothing more.
         """
         with sqlite_file.faults(self._connection):
@@ -302,20 +307,18 @@ class JournalWriter:
 
     def _purge(self, entry: QueuedWrite, purge: PurgeRequest) -> None:
         """Purge, then set the body of the row that records the purge, which depends on the result."""
-        encoded = entry.encoded
-        encoded.failure = purge.done = None
-        self._connection.execute("SAVEPOINT purge")
+        encoded, purge.done = entry.encoded, None
+        if encoded.failure is not None:
+            encoded.body = purging.nothing_purged()
+            return
         try:
             done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, encoded.write.request)
         except sqlite_file.FAULTS:
             raise
-        except Exception as error:  # noqa: BLE001 - the writes beside this one do not depend on it
-            self._connection.execute("ROLLBACK TO purge")
-            self._connection.execute("RELEASE purge")
-            self._versions.rolled_back()
-            encoded.failure, encoded.body = _failure_of(error), purging.nothing_purged()
-            return
-        self._connection.execute("RELEASE purge")
+        except Exception as error:
+            # Without a savepoint, which would double the time of every purge.
+            encoded.failure = _failure_of(error)
+            raise PurgeFailed from error
         purge.done = done
         self.purging = True
         self._cleared.difference_update(done.texts)
