@@ -16,18 +16,11 @@ from _json import encode_basestring, scanstring  # type: ignore[import-not-found
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
 from _socket import AF_UNIX, SOCK_STREAM, socket
 
+from ctxd.hook.hook_settings import delivery_s, shorten_chars, unusable_settings
+
 TYPE_CHECKING = False  # The module ``typing`` takes long to load.
 if TYPE_CHECKING:
     from ctxd.hook.event_spool import EventSpool
-
-DELIVERY_S = 1.5
-"""Seconds for delivering the new event and the waiting ones; $CTXD_HOOK_SECONDS overrides it."""
-
-DELIVERY_S_MAX = 86_400.0
-"""Maximum of $CTXD_HOOK_SECONDS. A larger value, as one that is no positive number, is ignored."""
-
-SHORTEN_CHARS_MIN = 200
-"""Minimum of ``--shorten``. A smaller value, as one that is no number, is ignored: the output is not shortened."""
 
 REST_S = 2.5
 """Seconds for all other work; the process is then terminated unconditionally."""
@@ -83,7 +76,7 @@ def main(arguments: list[str]) -> None:
     run = HookRun()
     try:
         signal(SIGALRM, lambda *_: run.give_up("time"))
-        setitimer(ITIMER_REAL, delivery_s() + REST_S)
+        setitimer(ITIMER_REAL, delivery_s(os.environ) + REST_S)
         run.deliver_input(arguments)
     except BaseException as error:  # noqa: BLE001 - a hook that fails must not disturb the harness
         if os.environ.get("CTXD_HOOK_DEBUG"):
@@ -111,7 +104,8 @@ class HookRun:
 
     def deliver_input(self, arguments: list[str]) -> None:
         """Deliver the event on standard input, or keep it. Raises: any exception that prevents both."""
-        options = dict(zip(arguments[1::2], [*arguments[2::2], ""], strict=False))  # The last may lack its value.
+        # The last option may lack its value.
+        options = dict(zip(arguments[1::2], [*arguments[2::2], ""], strict=False))
         harness = HARNESSES[arguments[0]]
         self._socket = options.get("--socket") or socket_path(os.environ)
         at_ns = time.time_ns()
@@ -123,9 +117,8 @@ class HookRun:
             name_session(os.environ, options.get("--socket"))
         event, name = HookedEvent(harness, raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
-        frame = _frame(
-            harness, with_transcript_lines(event, order), at_ns, _chars(shorten := options.get("--shorten", ""))
-        )
+        given = options.get("--shorten")
+        frame = _frame(harness, with_transcript_lines(event, order), at_ns, shorten_chars(given or ""))
         order.wait()
         reply = self._deliver(frame, name, may_wait=order.has_waiting)
         if b'"output":"' in reply:
@@ -133,13 +126,12 @@ class HookRun:
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
         order.end()
-        given = shorten or ("without a value" if "--shorten" in options else "")
-        if unusable := unusable_settings(os.environ.get("CTXD_HOOK_SECONDS", ""), given):
+        if unusable := unusable_settings(os.environ, given):
             make_spool(self._socket, os.environ).note_settings(unusable)
 
     def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:
         """Send ``frame`` after all waiting events, or keep it. Return the daemon's reply, empty for none."""
-        ends = now() + delivery_s()
+        ends = now() + delivery_s(os.environ)
         sent, reply = (POSTPONED, b"") if may_wait else DaemonConnection(self._socket, ends).call(frame)
         if sent == DELIVERED:
             self._is_safe = True
@@ -377,7 +369,7 @@ def _detach() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
-    setitimer(ITIMER_REAL, delivery_s() + REST_S)
+    setitimer(ITIMER_REAL, delivery_s(os.environ) + REST_S)
 
 
 def _member(text: str, at: int) -> str:
@@ -561,37 +553,6 @@ def code_of(reply: bytes) -> str:
         return str(json.loads(reply)["error"]["data"]["code"])
     except (ValueError, KeyError, TypeError):
         return "refused"
-
-
-def delivery_s() -> float:
-    """Seconds for delivering, from the environment or by default."""
-    return _seconds(os.environ.get("CTXD_HOOK_SECONDS", "")) or DELIVERY_S
-
-
-def _seconds(given: str) -> float:
-    """The number of seconds ``given``; 0 if it is not a number, or not in the range of a time limit."""
-    try:
-        seconds = float(given)
-    except ValueError:
-        return 0.0
-    return seconds if 0 < seconds <= DELIVERY_S_MAX else 0.0
-
-
-def _chars(given: str) -> int:
-    """The number of characters ``given``; 0 if it is not a number, or not in the range that the daemon accepts."""
-    chars = int(given) if given.isascii() and given.isdigit() and len(given) <= 15 else 0
-    return chars if chars >= SHORTEN_CHARS_MIN else 0
-
-
-def unusable_settings(seconds: str, shorten: str) -> list[str]:
-    """Describe the settings that a hook ignores; ``seconds``: $CTXD_HOOK_SECONDS, ``shorten``: --shorten, each empty if
-    it is not set."""
-    found = []
-    if seconds and not _seconds(seconds):
-        found.append(f"CTXD_HOOK_SECONDS={seconds[:40]} is not a positive number of seconds")
-    if shorten and not _chars(shorten):
-        found.append(f"--shorten {shorten[:40]} is not a number of at least {SHORTEN_CHARS_MIN} characters")
-    return found
 
 
 def now() -> float:

@@ -1,7 +1,8 @@
 """Operation that records an event of a harness: it creates, resumes and pauses the session, and passes the reported
 tool call or texts to the operations on tool calls and the chat."""
 
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 import anyio
@@ -53,7 +54,7 @@ them all at once; on a busy machine, one arrives up to half a second after a lat
 
 _HELD_LONGER_S: Final = 0.3
 """Additional seconds in which the calls before it that are held themselves are recorded. The hook gives up after
-``ctxd.hook.delivery.DELIVERY_S``."""
+``ctxd.hook.hook_settings.DELIVERY_S``."""
 
 _HELD_UNTIL_MS: Final = 3000
 """Milliseconds after the hook has begun until which its call waits: an older event comes alone, out of a spool."""
@@ -118,7 +119,8 @@ class HookOperations:
         try:
             if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
                 await self._await_earlier(actor, found)
-            return await self._record_alone(actor, params, found, request, result)
+            async with self._alone(found.session):
+                return await self._record_once(actor, params, found, request, result)
         finally:
             self._arrived.discard(found.start or "")
             self._wake(found.session)
@@ -150,23 +152,17 @@ class HookOperations:
         if (arrived := self._arrivals.pop(session, None)) is not None:
             arrived.set()
 
-    async def _record_alone(
-        self,
-        actor: Actor,
-        params: SessionHookParams,
-        found: HookInput,
-        request: WriteRequest,
-        result: SessionHookResult,
-    ) -> Accepted:
-        """Do ``_record_once`` with a lock on the session. The hooks for the start and the end of a call may run
-        concurrently: no other hook writes between the checks of one and its write. Raises: as ``hook``."""
-        lock = self._recording.setdefault(found.session, SessionLock())
+    @asynccontextmanager
+    async def _alone(self, session: str) -> AsyncIterator[None]:
+        """Let no other hook of ``session`` record an event meanwhile. The hooks for the start and the end of a call may
+        run concurrently: no other one writes between the checks of one and its write."""
+        lock = self._recording.setdefault(session, SessionLock())
         try:
             async with lock:
-                return await self._record_once(actor, params, found, request, result)
+                yield
         finally:
             if lock.free:
-                self._recording.pop(found.session, None)
+                self._recording.pop(session, None)
 
     async def _has_begun(self, actor: Actor, session: str, call: str, start: str) -> bool:
         """Return True if a call or its output is recorded. Raises: as ``_has``."""

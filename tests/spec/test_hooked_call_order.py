@@ -14,6 +14,14 @@ from tests.spec.test_hooks import Harness, events
 from tests.waiting import block_until
 
 
+def start_in_reverse(harness: Harness, calls: list[str], *, pause_s: float) -> None:
+    """Run the hooks of the starts of ``calls`` at once, the last one first."""
+    with ThreadPoolExecutor() as pool:
+        for call in reversed(calls):
+            pool.submit(harness.start, call)
+            time.sleep(pause_s)
+
+
 @pytest.mark.requirement("HOK-1")
 @pytest.mark.parametrize("name", ["claude", "codex"])
 def test_calls_that_a_harness_runs_at_once_are_recorded_in_the_order_of_its_transcript(
@@ -27,10 +35,7 @@ def test_calls_that_a_harness_runs_at_once_are_recorded_in_the_order_of_its_tran
     names = [f"c{number}" for number in range(4)]
     for call in names:
         transcript.add("call", call=call)
-    with ThreadPoolExecutor() as pool:
-        for call in reversed(names):
-            pool.submit(harness.start, call)
-            time.sleep(0.1)
+    start_in_reverse(harness, names, pause_s=0.1)
     for call in reversed(names):
         harness.tool(call)
     wanted = ["all at once", *(f"call {call}" for call in names), *(f"result {call}" for call in reversed(names))]
@@ -75,10 +80,8 @@ def test_calls_whose_transcript_is_written_after_their_hooks_have_started_are_re
     harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
     names = [f"c{number}" for number in range(4)]
     with ThreadPoolExecutor() as pool:
-        for call in reversed(names):
-            pool.submit(harness.start, call)
-            time.sleep(0.02)
-        time.sleep(seconds)
+        pool.submit(start_in_reverse, harness, names, pause_s=0.02)
+        time.sleep(0.1 + seconds)
         for call in names:
             transcript.add("call", call=call)
     harness.hook("Stop", prompt_id="p1", last_assistant_message="done")
@@ -95,8 +98,5 @@ def test_the_other_calls_keep_their_order_if_no_hook_reports_the_first(harness: 
     names = [f"c{number}" for number in range(6)]
     for call in names:
         transcript.add("call", call=call)
-    with ThreadPoolExecutor() as pool:
-        for call in reversed(names[1:]):
-            pool.submit(harness.start, call)
-            time.sleep(0.05)
+    start_in_reverse(harness, names[1:], pause_s=0.05)
     assert conversation(events(harness)) == [f"call {call}" for call in names[1:]]
