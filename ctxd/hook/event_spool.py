@@ -34,6 +34,9 @@ COUNTED_ADDITIONS = 1_024
 COUNTED_S = 60.0
 """Additions after which the events are counted again, and minimum seconds between two counts if there is no room."""
 
+FIGURE_DIGITS = 20
+"""Digits of each figure in that file, as many as the time in the name of an event has."""
+
 LOCK_TRIES = 500
 LOCK_PAUSE_S = 0.002
 
@@ -307,7 +310,8 @@ def _lock(file: FileIO) -> None:
 def _stored(file: FileIO) -> SpoolUsage | None:
     """The figures in ``file``; None if it is new or damaged. Raises: OSError."""
     words = os.pread(file.fileno(), 200, 0).split()
-    return SpoolUsage(*map(int, words)) if len(words) == 5 and all(map(bytes.isdigit, words)) else None
+    is_whole = len(words) == 5 and all(word.isdigit() and len(word) == FIGURE_DIGITS for word in words)
+    return SpoolUsage(*map(int, words)) if is_whole else None
 
 
 def _store(file: FileIO, usage: SpoolUsage) -> None:

@@ -79,7 +79,7 @@ def test_the_bounds_hold_and_an_erased_event_makes_room(
 
 
 @pytest.mark.requirement("HOK-5")
-@pytest.mark.parametrize("usage", [b"", b"damaged", b"1 2 3\n", None])
+@pytest.mark.parametrize("usage", [b"", b"damaged", b"1 2 3\n", b"9" * 60 + b" 1 1 1 1\n", None])
 def test_events_are_counted_if_the_estimate_is_missing_or_damaged(
     spool: EventSpool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: bytes | None
 ) -> None:
