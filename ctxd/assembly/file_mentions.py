@@ -1,7 +1,9 @@
 """Search for many names in long texts at once: the files that the arguments of calls mention.
 
 Cost: proportional to the length of the texts, with a factor that grows with the logarithm of the number of names only.
-No step holds the interpreter lock for more than ``_CHUNK_CHARS`` characters.
+No step holds the interpreter lock for more than ``_CHUNK_CHARS`` characters. A set of RE2 takes a fifteenth of
+the time for usual names, but 3.7 s for 300 names of 4,000 equal characters in 180 KB, which takes 0.03 s here: a
+sandbox may send such paths.
 """
 
 import re
