@@ -182,6 +182,7 @@ def test_the_context_after_a_compaction_of_codex_is_its_own(daemon: Running, tmp
             (session,) = ctxd.session_list().sessions
             if session.state == "active":
                 ctxd.session_pause(session.session)
+            ctxd.context_current(session=session.session)  # The commit of a pause is made after the pause.
             made = ctxd.commit_resolve(session=session.session).commit
             assert made is not None
             context = str(ctxd.commit_materialize(made.commit, format="narrative-v1").content)

@@ -32,10 +32,12 @@ ERAS = ("legacy", "auto")
 NATIVE = "7c1f0a9e-0000-4000-8000-00000000"
 
 
-def connected(daemon: Running, *words: str, era: str = "auto", **environ: str) -> AbstractAsyncContextManager[Client]:
+def connected(
+    daemon: Running, *words: str, era: str = "auto", cwd: Path | None = None, **environ: str
+) -> AbstractAsyncContextManager[Client]:
     """The official client of a server of its own, with ``words`` on its command line and variables for it."""
     env = {"CTXD_SOCKET": daemon.socket, **environ}
-    return Client(StdioServerParameters(command=str(CTX), args=["mcp", *words], env=env), mode=era)
+    return Client(StdioServerParameters(command=str(CTX), args=["mcp", *words], env=env, cwd=cwd), mode=era)
 
 
 def serving(daemon: Running, **environ: str) -> subprocess.Popen[bytes]:
@@ -171,13 +173,14 @@ def test_a_call_of_a_session_that_nothing_captures_changes_no_other(
 
 @pytest.mark.requirement("MCP-3")
 def test_while_several_sessions_are_open_the_user_is_to_name_one_and_a_search_needs_none(
-    daemon: Running, start: Any
+    daemon: Running, start: Any, tree: Path
 ) -> None:
     for _ in range(2):
         start().user("Look.")
 
     async def scene() -> None:
-        async with connected(daemon) as harness:
+        # Another test may leave one session in the directory of the tests.
+        async with connected(daemon, cwd=tree) as harness:
             text = await called(harness, "context_list")
             assert text.startswith("Error: several sessions are open") and "\n" not in text
             assert text.endswith("; ask the user to name one in the command of this server: ctx mcp -s SESSION")
