@@ -35,6 +35,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Content, Document, Stored, is_binary, require_text
 from ctxd.objects.kinds import state_of, unkept_kind
 from ctxd.sessions.chat import read_pages
+from ctxd.sessions.compaction_kept_messages import has_summary, kept_events
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition, SessionState
 from ctxd_protocol.context_types import BudgetPlan
@@ -267,7 +268,8 @@ class ChatSection:
         self._calls: dict[str, ToolCallEvent] = {}  # Without an output yet.
         self._answered: dict[EventPosition, ToolCallEvent | None] = {}
         """The call of each output, by the place of the output."""
-        self._places: dict[str, EventPosition] = {}
+        self._compaction: tuple[EventPosition, int, CompactionEvent] | None = None
+        """The newest compaction, until the pieces begin with it."""
 
     async def update(self, view: View) -> None:
         """See ``SectionPieces``. Messages and calls are immutable, so each is read once. A purge drops the whole
@@ -278,13 +280,14 @@ class ChatSection:
                 for place, event in page.placed():
                     if place < self._end:
                         continue
-                    if event.id is not None and event.sidechain is None:
-                        self._places.setdefault(event.id, place)
-                    if isinstance(event, CompactionEvent) and view.renderer >= _REPLACES_CHAT_SINCE:
-                        await self._compact(view, place, page.seq, event)
+                    if view.renderer >= _REPLACES_CHAT_SINCE and has_summary(event) and event.sidechain is None:
+                        self._compaction, self.pieces, self._unread = (place, page.seq, event), {}, {}
                     else:
                         self._add(view, place, page.seq, event)
                     self._end = place[0], place[1] + 1
+            if self._compaction is not None:
+                await self._begin_with(view, *self._compaction)
+                self._compaction = None
         if not self._unread:
             return
         heads = await view.heads(self._unread.values())
@@ -338,24 +341,20 @@ class ChatSection:
         made = self._put(view, place, text, seq)
         self.pieces[made.key] = msgspec.structs.replace(made, drop="oldest tool call")
 
-    async def _compact(self, view: View, place: EventPosition, seq: int, event: CompactionEvent) -> None:
-        """Replace the messages before ``event`` by its summary, and those that it keeps. Without a summary it replaces
-        nothing."""
-        if event.sidechain is not None or not event.summary.strip():
-            return
-        kept: list[tuple[EventPosition, int, Event]] = []
-        if (first := self._places.get(event.kept_from or "")) is not None:
-            async for page in read_pages(view.live, first, place):
-                kept += ((at, page.seq, each) for at, each in page.placed() if first <= at < place)
-        # Calls without an output stay: a harness may compact while a tool runs.
+    async def _begin_with(self, view: View, place: EventPosition, seq: int, event: CompactionEvent) -> None:
+        """Put the summary of ``event``, and the messages that it keeps, before those after it."""
+        kept = [each async for each in kept_events(view.live, place, event)]
+        later, unread = self.pieces, self._unread
         self.pieces, self._unread = {}, {}
         self._put(view, place, render_message("user", event.summary), seq)
         for at, written, each in kept:
-            if isinstance(each, CompactionEvent):
-                if each.sidechain is None and each.summary.strip():
-                    self._put(view, at, render_message("user", each.summary), written)
+            if has_summary(each):
+                self._put(view, at, render_message("user", each.summary), written)
             elif not isinstance(each, ToolCallEvent):
+                # Calls without an output stay: a harness may compact while a tool runs.
                 self._add(view, at, written, each)
+        self.pieces |= later
+        self._unread |= unread
 
 
 class ActiveSection:

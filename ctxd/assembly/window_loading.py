@@ -37,6 +37,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Content, Stored
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
+from ctxd.sessions.compaction_kept_messages import has_summary, keeps_from_one_on, kept_events
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_memory
@@ -127,7 +128,7 @@ class WindowReader:
         if not window.refs or any(isinstance(event, CompactionEvent) for _, _, event in events):
             compacted = await self._compacted(live, events, bound)
             if compacted is not None:
-                window, events, since = window.successor(), compacted, min(seq for _, seq, _ in compacted)
+                window, (events, since) = window.successor(), compacted
         calls = dict(_called(live, events))
         fresh = state.pool.keys() - window.pool.keys()
         entered = _in_order(state.pool, fresh)
@@ -206,20 +207,22 @@ class WindowReader:
 
     async def _compacted(
         self, live: LiveSession, events: list[tuple[EventPosition, int, Event]], bound: ReadBound
-    ) -> list[tuple[EventPosition, int, Event]] | None:
-        """The newest summary among ``events``, the events that it kept, and those after it; None if there is no
-        summary."""
+    ) -> tuple[list[tuple[EventPosition, int, Event]], int] | None:
+        """The newest summary among ``events``, the events that it kept, and those after it; and the journal sequence
+        from which on recorded tool calls belong to these. None if there is no summary."""
         at = next((n for n in range(len(events) - 1, -1, -1) if has_summary(events[n][2])), None)
         if at is None:
             return None
-        place, _, compaction = events[at]
-        assert isinstance(compaction, CompactionEvent)
+        place, since, compaction = events[at]
+        assert has_summary(compaction)
         kept: list[tuple[EventPosition, int, Event]] = []
-        if compaction.kept_from is not None:
-            before = [each for each in await self._events(live, (0, 0), bound) if each[0] < place]
-            ids = [event.id for _, _, event in before]
-            kept = before[ids.index(compaction.kept_from) :] if compaction.kept_from in ids else []
-        return [events[at], *kept, *events[at + 1 :]]
+        async with aclosing(kept_events(live, place, compaction)) as found:
+            async for each in found:
+                bound.take(events_memory((each[2],)))
+                kept.append(each)
+        if kept and keeps_from_one_on(compaction):
+            since = kept[0][1]
+        return [events[at], *kept, *events[at + 1 :]], since
 
     async def material(
         self,
@@ -275,11 +278,6 @@ class WindowReader:
         refs = [each.content_ref for each in stored.values() if each.content_ref is not None]
         contents = await self._store.contents(refs)
         return {address: read_text(each, contents) for address, each in stored.items()}
-
-
-def has_summary(event: Event) -> bool:
-    """True for a compaction that replaces the conversation by a summary."""
-    return isinstance(event, CompactionEvent) and bool(event.summary.strip())
 
 
 def _present(stored: Stored | None, id: str) -> Stored:

@@ -369,6 +369,43 @@ def test_the_summary_of_a_compaction_takes_the_place_of_the_messages_before_it(s
     assert chat_of(s) == ["user\nAll was done."]
 
 
+def user_item(text: str) -> dict[str, object]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+@pytest.mark.requirement("CTX-12")
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_what_harnesses_keep_after_a_compaction_stays_in_the_text_and_in_requests(
+    start: Start, is_cached: bool
+) -> None:
+    """Claude Code keeps the messages from a place on, codex single prompts."""
+    s = start()
+    s.append(events=[PromptEvent(text="First."), ResponseEvent(text="Re: first."), PromptEvent(text="Second.")])
+    s.append(events=[PromptEvent(text="First."), ResponseEvent(text="Re: again.")])
+    s.record(f"{s.id}-call", "bash", "old output\n")
+    if is_cached:
+        chat_of(s)
+        s.assemble(format="anthropic-messages", model="claude-sonnet-4-5")
+    history = [user_item(text) for text in ("Second.", "First.", "Never said.", "It was summed up.")]
+    s.append(
+        events=[
+            CompactionEvent(summary="It was summed up.", meta={"replacement_history": history}),
+            PromptEvent(text="Third."),
+        ]
+    )
+    assert chat_of(s) == ["user\nIt was summed up.", "user\nSecond.", "user\nFirst.", "user\nThird."]
+    sent = json.dumps(s.assemble(format="anthropic-messages", model="claude-sonnet-4-5").request)
+    texts = ("It was summed up.", "Second.", "First.", "Third.", "Re: first.", "Re: again.", "old output")
+    assert [sent.count(text) for text in texts] == [1, 1, 1, 1, 0, 0, 0]
+    turn = s.append(events=[PromptEvent(text="Fourth."), ResponseEvent(text="Re: fourth.")]).turn
+    s.append(events=[CompactionEvent(summary="All of it.", meta={"kept_at": [turn, 0]}), PromptEvent(text="Fifth.")])
+    kept = ["user\nAll of it.", "user\nFourth.", "assistant\nRe: fourth.", "user\nFifth."]
+    assert chat_of(s) == kept
+    sent = json.dumps(s.assemble(format="anthropic-messages", model="claude-sonnet-4-5").request)
+    texts = ("All of it.", "Fourth.", "Re: fourth.", "Fifth.", "Third.", "It was summed up.")
+    assert [sent.count(text) for text in texts] == [1, 1, 1, 1, 0, 0]
+
+
 @pytest.mark.requirement("CTX-13")
 def test_a_tool_call_that_only_the_chat_has_is_shown_with_its_output_and_left_out_first(start: Start) -> None:
     s = start()
