@@ -114,15 +114,15 @@ class HookOperations:
         result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
         if found.call is None and not found.events:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
-        if found.start is not None:
-            self._arrived.add(found.start)
+        if found.start_op_id is not None:
+            self._arrived.add(found.start_op_id)
         try:
             if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
                 await self._await_earlier(actor, found)
             async with self._alone(found.session):
                 return await self._record_once(actor, params, found, request, result)
         finally:
-            self._arrived.discard(found.start or "")
+            self._arrived.discard(found.start_op_id or "")
             self._wake(found.session)
 
     async def _await_earlier(self, actor: Actor, found: HookInput) -> None:
@@ -165,12 +165,12 @@ class HookOperations:
                 self._recording.pop(session, None)
 
     async def _has_begun(self, actor: Actor, session: str, call: str, start: str) -> bool:
-        """Return True if a call or its output is recorded. Raises: as ``_has``."""
+        """Return True if a call or its output is recorded. Raises: as ``_is_accepted``."""
         if self._sessions.catalog.state(session) is None and self._sessions.peek(session) is None:
             return False
-        if await self._has(actor, start) or await self._has_object(session, call):
+        if await self._is_accepted(actor, start) or await self._has_object(session, call):
             return True
-        return await self._has(actor, native_op_id(session, "call", call))
+        return await self._is_accepted(actor, native_op_id(session, "call", call))
 
     async def _record_once(
         self,
@@ -188,15 +188,15 @@ class HookOperations:
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
-        if found.start is not None and not found.is_start and await self._has(actor, found.start):
+        if found.start_op_id is not None and not found.is_start and await self._is_accepted(actor, found.start_op_id):
             found = found.without_start()
         if found.kept:
             found = await self._with_kept_place(found)
-        own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
+        own = msgspec.structs.replace(request, op_id=found.op_id or request.op_id)
         try:
             found, accepted = await self._record(actor, found, own, is_late)
         except CtxdError as error:
-            is_known = error.code in _KNOWN or (error.code == "idempotency_mismatch" and found.native is not None)
+            is_known = error.code in _KNOWN or (error.code == "idempotency_mismatch" and found.op_id is not None)
             if not is_known:
                 raise
             live = await self._sessions.live(found.session)
@@ -243,7 +243,7 @@ class HookOperations:
                     raise
         elif state == "paused":
             # Only hooks of tool calls can be late; a prompt continues the session, even if the clock went back.
-            if found.start is not None and params.at is not None:
+            if found.start_op_id is not None and params.at is not None:
                 if params.at < (await self._sessions.live(session)).updated_at:
                     return True
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
@@ -273,12 +273,12 @@ class HookOperations:
 
     async def _has_output(self, actor: Actor, found: HookInput) -> bool:
         """Return True if the output of the tool call that ``found`` starts is recorded, so that this hook is late.
-        Raises: as ``_has``."""
+        Raises: as ``_is_accepted``."""
         (event,) = found.events
         assert isinstance(event, ToolCallEvent)
         if event.sidechain is not None:
-            return await self._has(actor, native_op_id(found.session, "call", event.call, event.sidechain))
-        return await self._has_object(found.session, event.call) or await self._has(
+            return await self._is_accepted(actor, native_op_id(found.session, "call", event.call, event.sidechain))
+        return await self._has_object(found.session, event.call) or await self._is_accepted(
             actor, native_op_id(found.session, "call", event.call)
         )
 
@@ -319,9 +319,9 @@ class HookOperations:
         reverse. Raises: CtxdError of the store."""
         if call.attachments:
             return await self._has_object(session, call.call)
-        return await self._has(actor, native_op_id(session, "call", call.call))
+        return await self._is_accepted(actor, native_op_id(session, "call", call.call))
 
-    async def _has(self, actor: Actor, op_id: str) -> bool:
+    async def _is_accepted(self, actor: Actor, op_id: str) -> bool:
         """True if the operation ``op_id`` was accepted. Raises: CtxdError corrupt, store_failed."""
         try:
             return (
@@ -360,7 +360,7 @@ class HookOperations:
             )
             if another.call is None or not is_other:
                 raise
-        own = msgspec.structs.replace(request, op_id=another.native or request.op_id)
+        own = msgspec.structs.replace(request, op_id=another.op_id or request.op_id)
         try:
             return another, await self._record_call(actor, found.session, another.call, own, is_late)
         finally:

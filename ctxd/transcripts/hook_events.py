@@ -91,7 +91,7 @@ class HookedCall(NamedTuple):
     attachments: tuple[typed.Attachment, ...] = ()
     at: int | None = None
 
-    def key(self, session: str) -> str | None:
+    def op_id(self, session: str) -> str | None:
         """Return the operation id with which ``events`` are recorded; None without attachments."""
         return native_op_id(session, "call", self.call) if self.attachments else None
 
@@ -120,8 +120,8 @@ class HookedCall(NamedTuple):
 class HookInput(NamedTuple):
     """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
 
-    ``native``: the operation id derived from the harness's own ids; None if the harness gives none. ``start``: the
-    operation id of the start of the tool call. ``texts``: texts of the model before the call, each with its own
+    ``op_id``: the operation id derived from the harness's own ids; None if the harness gives none. ``start_op_id``: that
+    of the start of the tool call. ``texts``: texts of the model before the call, each with its own
     operation id. ``response``: the output of the tool in the harness's own form.
     ``permissions``: the permissions in the input. ``kept``: the first messages that a compaction keeps in the window.
     ``earlier``: the ids of the calls before the tool call in the same response.
@@ -134,8 +134,8 @@ class HookInput(NamedTuple):
     event: str
     call: HookedCall | None = None
     events: tuple[typed.Event, ...] = ()
-    native: str | None = None
-    start: str | None = None
+    op_id: str | None = None
+    start_op_id: str | None = None
     texts: tuple[tuple[str, typed.ResponseEvent], ...] = ()
     response: object = None
     permissions: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class HookInput(NamedTuple):
     @property
     def is_start(self) -> bool:
         """True for the start of a tool call; another event has its output."""
-        return self.start is not None and self.start == self.native
+        return self.start_op_id is not None and self.start_op_id == self.op_id
 
     def without_start(self) -> "HookInput":
         """Return the input with only the output of the tool call, as its start is already recorded."""
@@ -171,9 +171,9 @@ class HookInput(NamedTuple):
         start = native_op_id(self.session, "start", id)
         if self.call is not None:
             call = self.call._replace(call=id, is_started=False)
-            return self._replace(call=call, native=call.key(self.session), start=start)
+            return self._replace(call=call, op_id=call.op_id(self.session), start_op_id=start)
         started = msgspec.structs.replace(self.events[0], call=id)
-        return self._replace(events=(started,), native=start, start=start)
+        return self._replace(events=(started,), op_id=start, start_op_id=start)
 
     @property
     def is_end(self) -> bool:
@@ -233,8 +233,8 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     if (wrapper := wrapper_of(text)) is not None:
         prompt = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=prompt.meta, **place)
     # codex accepts several prompts in one turn.
-    native = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
-    return found._replace(events=(prompt,), native=native)
+    op_id = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
+    return found._replace(events=(prompt,), op_id=op_id)
 
 
 def _synthetic_text(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
@@ -242,7 +242,7 @@ def _synthetic_text(found: HookInput, record: Record, place: dict[str, Any]) -> 
     event = typed.SystemEvent(
         id=id or None, text=as_text(record.get("text")), kind=SYNTHETIC, meta=_rest(record, "text", "part_id"), **place
     )
-    return found._replace(events=(event,), native=native_op_id(found.session, SYNTHETIC, id) if id else None)
+    return found._replace(events=(event,), op_id=native_op_id(found.session, SYNTHETIC, id) if id else None)
 
 
 def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
@@ -252,7 +252,7 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
     args = record.get("tool_input") if place["sidechain"] else args_object(record.get("tool_input"))
     event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
     key = native_op_id(found.session, "start", call, *_agent_of(place))
-    return found._replace(events=(event,), native=key, start=key)
+    return found._replace(events=(event,), op_id=key, start_op_id=key)
 
 
 def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
@@ -297,11 +297,11 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     output = output_of(response)
     failed = failed or record.get("is_error") is True
     status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
-    found = found._replace(start=start, response=response)
+    found = found._replace(start_op_id=start, response=response)
     if place["sidechain"] is None:
         args = args_object(record.get("tool_input"))
         made = HookedCall(call, tool, args, output.text, status, attachments=output.attachments, at=place["at"])
-        return found._replace(call=made, native=made.key(found.session))
+        return found._replace(call=made, op_id=made.op_id(found.session))
     # Only tool calls of the main conversation become objects: those of a sub-agent are recorded as events.
     events = (
         typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
@@ -309,7 +309,7 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
             call=call, text=output.text, attachments=output.attachments, is_error=status != "ok", **place
         ),
     )
-    return found._replace(events=events, native=native_op_id(found.session, "call", call, *_agent_of(place)))
+    return found._replace(events=events, op_id=native_op_id(found.session, "call", call, *_agent_of(place)))
 
 
 def _agent_of(place: dict[str, Any]) -> tuple[str, ...]:
@@ -342,7 +342,7 @@ def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookIn
     key = (
         None if turn is None else native_op_id(found.session, "response", turn, place["sidechain"] or "", _digest(text))
     )
-    return found._replace(events=(event,), native=key)
+    return found._replace(events=(event,), op_id=key)
 
 
 _MESSAGES: Final = {
