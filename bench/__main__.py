@@ -19,10 +19,10 @@ import msgspec
 from bench.figures import Figure
 
 BENCHES = (
-    "rpc", "store", "assembly", "window", "window_replay", "tokens", "requests", "resume", "durable", "isolation",
-    "flood", "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge",
-    "hook", "search", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports",
-    "state_size", "xtdb", "hosts",
+    "rpc", "daemon_start", "assembly", "window", "window_replay", "tokens", "request_caching", "resume", "durable",
+    "isolation", "flood", "memory", "index_growth", "discovery", "file_tracking", "sandboxes", "restart", "ctx_start",
+    "secrets", "purge", "hook", "search", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts",
+    "imports", "state_size", "xtdb", "hosts",
 )  # fmt: skip
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import apsw
 
+from bench.daemon_start import generate
 from bench.figures import Figure
 from bench.running import daemon, folder, quick
-from bench.store import generate
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import identity_hash
 from ctxd.sessions.session_settings import SessionSettings

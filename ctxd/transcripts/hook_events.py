@@ -120,9 +120,9 @@ class HookedCall(NamedTuple):
 class HookInput(NamedTuple):
     """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
 
-    ``op_id``: the operation id derived from the harness's own ids; None if the harness gives none. ``start_op_id``: that
-    of the start of the tool call. ``texts``: texts of the model before the call, each with its own
-    operation id. ``response``: the output of the tool in the harness's own form.
+    ``op_id``: the operation id derived from the harness's own ids; None if the harness gives none. ``start_op_id``:
+    that of the start of the tool call. ``texts``: texts of the model before the call, each with its own operation id.
+    ``response``: the output of the tool in the harness's own form.
     ``permissions``: the permissions in the input. ``kept``: the first messages that a compaction keeps in the window.
     ``earlier``: the ids of the calls before the tool call in the same response.
     ``spawned_by``: the harness's own id of the session whose sub-agent it is, empty if the harness names none.

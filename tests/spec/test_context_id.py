@@ -22,7 +22,7 @@ CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("CTXD_", "GIT_"))}
 GIT = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "HOME": "/nonexistent"}
 WITHIN_S = 20.0
-"""Seconds that only a program that waits for an answer exceeds. ``python -m bench start`` holds the program to 0.2."""
+"""Seconds that only a program that waits for an answer exceeds. ``python -m bench ctx_start`` has the limit 0.2."""
 TRIES = 60
 
 
