@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-from tests.crash.history import Event, Key, Outcome, Receipt
+from tests.crash.history_check import Event, Key, Outcome, Receipt
 from tests.crash.wire import Gone, Refused, Wire
 
 GIVE_UP = 0.1

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from tests.crash.daemon import DaemonProcess
-from tests.crash.history import History, Key, check
+from tests.crash.history_check import History, Key, check
 from tests.crash.journal import chains
 from tests.crash.load import LoadClient, Recorder, read_list, read_object
 

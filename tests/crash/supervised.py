@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from tests.crash.daemon import STOP_S_MAX, DaemonProcess, NotReady
-from tests.crash.history import Event
+from tests.crash.history_check import Event
 from tests.crash.storm import CLIENTS, Storm
 from tests.fakes.service_manager import ServiceManager
 from tests.waiting import until

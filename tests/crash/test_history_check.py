@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.crash.history import RULES, Event, History, Receipt, check
+from tests.crash.history_check import RULES, Event, History, Receipt, check
 
 SESSIONS = ("alpha", "beta")
 LISTS = ("chat", "index")
