@@ -21,7 +21,6 @@ from blake3 import blake3
 from ctxd import sqlite_file
 from ctxd.artifacts import index_recovery
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
-from ctxd.artifacts.durable_files import erase, sync_folder
 from ctxd.artifacts.loose_files import LooseFiles
 from ctxd.artifacts.pack_index import VERSION, Index, IndexEntry, entry_of
 from ctxd.artifacts.packs import (
@@ -42,6 +41,7 @@ from ctxd.artifacts.packs import (
 )
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
+from ctxd.file_writes import erase, sync_folder
 from ctxd.objects.document import Artifact
 from ctxd.worker_threads import yield_to_other_threads
 

@@ -9,7 +9,7 @@ from typing import Final
 from blake3 import blake3
 
 from ctxd import sqlite_file
-from ctxd.artifacts.durable_files import erase
+from ctxd.file_writes import erase
 from ctxd.formatting import count
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")

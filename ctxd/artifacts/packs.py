@@ -16,8 +16,8 @@ from typing import Final, Literal, NamedTuple
 
 from blake3 import blake3
 
-from ctxd.artifacts.durable_files import erase, sync_folder
 from ctxd.failpoints import hit
+from ctxd.file_writes import erase, sync_folder
 
 if sys.version_info >= (3, 14):
     from compression import zstd

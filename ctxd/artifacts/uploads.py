@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from ctxd.artifacts.durable_files import erase, sync_folder
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
+from ctxd.file_writes import erase, sync_folder
 
 KEPT_MS: Final = 24 * 3_600_000
 """Milliseconds for which an upload is kept after its newest piece."""

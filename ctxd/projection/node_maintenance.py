@@ -16,10 +16,10 @@ import msgspec
 
 from ctxd import sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
-from ctxd.artifacts.durable_files import sync_folder
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
+from ctxd.file_writes import sync_folder
 from ctxd.projection.comparison import Comparison, compare, journal_cursor
 from ctxd.projection.journal_rows import KnownTexts, Rows
 from ctxd.projection.node_connection import Connect, Node, connect

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ctxd import sqlite_file
-from ctxd.artifacts.durable_files import make_folder
 from ctxd.errors import StateDirError
+from ctxd.file_writes import make_folder
 from ctxd.search import index_database
 from ctxd.store.state_directory import SEARCH_INDEX, check_safe
 

@@ -16,9 +16,9 @@ from blake3 import blake3
 
 from ctxd import sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
-from ctxd.artifacts.durable_files import make_folder, sync_folder
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
+from ctxd.file_writes import make_folder, sync_folder
 from ctxd.store import journal, state_directory
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.verify import Report, Step, verified

@@ -17,8 +17,8 @@ from typing import BinaryIO, Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.artifacts.durable_files import erase
 from ctxd.failpoints import hit
+from ctxd.file_writes import erase
 
 if sys.version_info >= (3, 14):
     from compression import zstd

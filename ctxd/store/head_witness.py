@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.artifacts.durable_files import sync_folder
+from ctxd.file_writes import sync_folder
 
 _SLOT: Final = struct.Struct(">8sQ32sI")
 _CHECK: Final = struct.Struct(">I")

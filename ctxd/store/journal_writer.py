@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from ctxd import limits, sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
-from ctxd.artifacts.durable_files import erase
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
+from ctxd.file_writes import erase
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
 from ctxd.store import commit_index, component_text_index, damage_checks, journal, migrations

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ctxd import sqlite_file
-from ctxd.artifacts.durable_files import sync_folder
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
+from ctxd.file_writes import sync_folder
 from ctxd.store.journal import SCHEMA_VERSION
 
 _EXIT_NEWER: Final = 78

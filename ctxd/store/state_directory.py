@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ctxd.artifacts.durable_files import make_folder, sync_folder
 from ctxd.errors import StateDirError
+from ctxd.file_writes import make_folder, sync_folder
 from ctxd.store.chain_snapshots import ChainSnapshots
 
 SEARCH_INDEX: Final = "search"

@@ -9,8 +9,8 @@ import threading
 import pytest
 from blake3 import blake3
 
-from ctxd import failpoints, sqlite_file
-from ctxd.artifacts import durable_files, pack_index, packs
+from ctxd import failpoints, file_writes, sqlite_file
+from ctxd.artifacts import pack_index, packs
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker, cut
 from ctxd.artifacts.fsck import faults
 from ctxd.artifacts.pack_index import Index
@@ -355,7 +355,7 @@ def test_a_file_is_erased_a_piece_at_a_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fdatasync", flush)
     path.write_bytes(b"x" * (3 * 2**17 + 5))
-    durable_files.erase(path)
+    file_writes.erase(path)
     assert left == [2 * 2**17 + 5, 2**17 + 5, 5, 0] and not path.exists()
 
 

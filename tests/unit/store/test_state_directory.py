@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from ctxd import sqlite_file
-from ctxd.artifacts import durable_files
+from ctxd import file_writes, sqlite_file
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.store import state_directory
@@ -47,7 +46,7 @@ def test_a_directory_below_one_that_may_not_be_read_is_held(tmp_path, monkeypatc
         raise PermissionError(errno.EACCES, "Permission denied", str(folder))
 
     monkeypatch.setattr(state_directory, "sync_folder", refused)
-    monkeypatch.setattr(durable_files, "sync_folder", refused)
+    monkeypatch.setattr(file_writes, "sync_folder", refused)
     state_directory.hold(tmp_path / "state").close()
     state_directory.hold(tmp_path / "new" / "state").close()
 
