@@ -48,10 +48,10 @@ def cli() -> None:
 
     \b
     Exit codes: 0 ok, 1 failure or warnings, 2 damage, 3 data loss, 10 no state,
-    64 wrong usage or socket path too long, 69 socket in use or node
-    unreachable, 73 socket or directory cannot be created, 74 disk failed,
-    75 state directory in use, 78 unusable configuration or state,
-    130 interrupted.
+    64 wrong usage or socket path too long, 69 socket in use, or daemon or
+    node unreachable, 73 socket, directory or node cannot be used,
+    74 disk failed, 75 state directory in use, 78 unusable configuration or
+    state, 130 interrupted.
     """
 
 

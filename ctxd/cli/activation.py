@@ -23,7 +23,7 @@ _objects = click.argument("objects", nargs=-1, required=True, metavar="OBJECT...
 def activate(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
     """Load objects into the window.
 
-    OBJECT is an id, a unique prefix of 8 characters, or a path.
+    OBJECT is an id, a unique prefix of at least 8 characters, or a path.
     """
     _move(run, objects, session, SyncClient.session_activate)
 

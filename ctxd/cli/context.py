@@ -129,7 +129,11 @@ class _Options(NamedTuple):
 @click.option("--assembly", "number", type=click.IntRange(min=1), metavar="N", help="Show recorded assembly N.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two assemblies: numbers, or revisions such as @~1.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Show the request body for a provider's API.")
-@click.option("--layout", type=click.Choice(get_args(Layout)), help="Layout of the window; requests use append.")
+@click.option(
+    "--layout",
+    type=click.Choice(get_args(Layout)),
+    help="Layout of the window [default: that of the newest context; append with --format].",
+)
 @click.option("--model", metavar="NAME", help="Model of the request [default: the model that replied last].")
 @click.option("--record", "is_recorded", is_flag=True, help="Record the request, as a harness's own call does.")
 @click.option("--why", metavar="ID|PATH", help="Explain why an object is or is not in the newest window, since when.")

@@ -29,9 +29,9 @@ ANSWER_S_MAX: Final = 5.0
 @click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
 @common
 def doctor(run: Invocation) -> int:
-    """Check the requirements of ctxd on this host.
+    """Check this host, the daemon, its sandboxes, and the hooks of the harnesses.
 
-    It prints a remedy for each problem. It exits with 7 when a check fails; warnings alone do not count.
+    Prints a remedy for each problem. Exits with 7 if a check fails; warnings alone do not count.
     """
     found = _all(run)
     failed = sum(check.verdict == "fail" for check in found)

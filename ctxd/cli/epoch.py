@@ -30,7 +30,7 @@ def show(run: Invocation, revision: str | None) -> None:
     """Show the system context that the model had received by REV, and the version of each file that it came from.
 
     The baseline comes first, then each update in order. REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or a
-    context id; see ctx --help. Only assemblies in the layout append, which provider requests use, have an epoch.
+    context id; see ctx --help. Only assemblies in the append layout, the default of provider requests, have an epoch.
     """
     with run.client() as client:
         found = _whole(client, locate(client, revision))

@@ -37,6 +37,30 @@ BACKUP: Final = ".before-ctxd"
 
 _SHORTEN_LEAST: Final = 200
 
+_HOOKS_ADDED: Final = (
+    "Adds hooks to its settings file and changes nothing else in it; a copy of the earlier file is kept beside it."
+    " Run the command again after an update of ctxd. `ctx uninstall` removes exactly what was added."
+)
+_FILE_ADDED: Final = (
+    "Installs {}; the settings of {} are not changed. Run the command again after an update of ctxd. `ctx uninstall {}`"
+    " deletes the file."
+)
+_INSTALLED: Final[dict[HarnessCommand, str]] = {
+    "claude": _HOOKS_ADDED,
+    "codex": _HOOKS_ADDED,
+    "pi": _FILE_ADDED.format("an extension, extensions/ctxd.ts", "pi", "pi"),
+    "opencode": _FILE_ADDED.format("a plugin, plugin/ctxd.js", "opencode", "opencode"),
+}
+"""The change that an installation makes, for its help."""
+
+_HOOKS_REMOVED: Final = "If nothing else has changed, the file is the same as before, byte for byte."
+_UNINSTALLED: Final[dict[HarnessCommand, str]] = {
+    "claude": _HOOKS_REMOVED,
+    "codex": _HOOKS_REMOVED,
+    "pi": "Deletes the extension, extensions/ctxd.ts.",
+    "opencode": "Deletes the plugin, plugin/ctxd.js.",
+}
+
 
 class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one harness: ``connected``; ``disabled``, its settings disable hooks; ``outdated``, its hooks are not
@@ -69,8 +93,7 @@ def _harness_command(name: HarnessCommand) -> None:
         cls=Command,
         name=name,
         help=f"Capture the sessions of {title} live, from their next start on.\n\n"
-        "Adds hooks to its settings, and changes nothing else in them; a copy of the file is kept beside it. Run the"
-        " command again after an update of ctxd. `ctx uninstall` removes exactly what was added.\n\n"
+        f"{_INSTALLED[name]}\n\n"
         f"To keep the history of a session that began earlier, run `ctx import {name}` before you resume the session.",
         examples=f"ctx install {name}\nctx install {name} --dry-run\nctx install {name} --shorten 20000",
     )
@@ -135,8 +158,7 @@ def _uninstall_command(name: HarnessCommand) -> None:
     @uninstall.command(
         cls=Command,
         name=name,
-        help=f"Remove what `ctx install {name}` added.\n\n"
-        "If nothing else has changed, the file is the same as before, byte for byte.",
+        help=f"Remove what `ctx install {name}` added.\n\n{_UNINSTALLED[name]}",
         examples=f"ctx uninstall {name}\nctx uninstall {name} --dry-run",
     )
     @_dry_run
@@ -157,10 +179,10 @@ for _name in HARNESS_OF:
 @click.option("--uninstall", "is_removed", is_flag=True, help="The same as ctx uninstall git.")
 @common
 def git(run: Invocation, repo: Path, dry_run: bool, is_removed: bool) -> None:
-    """Add a trailer "Context-Id: ID" to each git commit.
+    """Add a trailer "Context-Id: ID" to git commits that are made in a context.
 
-    The commit must be made in a context: that of $CTXD_SESSION, else of the captured harness that makes the commit,
-    else of the only open session. While several are open, other commits get no trailer.
+    The context is that of $CTXD_SESSION, else of the captured harness that makes the commit, else of the only open
+    session. While several sessions are open, other commits get no trailer.
 
     Installs a commit-msg hook in the hooks directory that git uses (core.hooksPath if set). An existing hook runs
     first. All work trees of a repository share the hook. The hook never makes a commit fail.

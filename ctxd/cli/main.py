@@ -93,10 +93,10 @@ _EPILOG: Final = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for co
 def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click's options
     """Inspect and control the context of coding agents.
 
-    SESSION and object ids may be shortened to a unique prefix. SESSION defaults to $CTXD_SESSION, then to the only
-    open session, then to the one whose working directory contains the current directory. Data goes to standard
-    output, everything else to standard error; with --json, errors too are JSON. Colour follows NO_COLOR, FORCE_COLOR
-    and TERM=dumb.
+    SESSION may be shortened to a unique prefix, object ids to one of at least 8 characters. SESSION defaults to
+    $CTXD_SESSION, then to the only open session, then to the one whose working directory contains the current
+    directory. Data goes to standard output, everything else to standard error; with --json, errors too are JSON. Colour
+    follows NO_COLOR, FORCE_COLOR and TERM=dumb.
 
     REV is a session, or a moment of one: s1@12 is turn 12, which begins with the 12th user message; @~2 is two turns
     back; @{2 hours ago} and @{yesterday 13:44} are times; ctx-1a2b3c4d is a recorded context. s1@12~1 is the turn

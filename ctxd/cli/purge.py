@@ -51,9 +51,9 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
     its turns without their text. Captured, imported and checkpointed commits store their text separately from the chat;
     --commits erases that text too. Outputs of tool calls are objects of their own, and stay. If a file still exists,
     its next change is recorded again, with all of its text: remove the text from the file first. Backups are not
-    changed, and neither is other text that quotes the erased text: `ctx scan --all --history` finds secrets in it, and
-    `ctxd verify --absent FILE` searches every file of the state directory. Exits with 1 if erased content may remain in
-    the state directory.
+    changed, and neither is other text that quotes the erased text: `ctx scan --all --history` finds secrets in files,
+    tool calls and chats, `ctx search` finds text in commits, and `ctxd verify --absent FILE` searches every file of the
+    state directory. Exits with 1 if erased content may remain in the state directory.
     """
     is_chat = object.startswith(_CHAT)
     if turns and not is_chat:

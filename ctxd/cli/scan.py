@@ -43,7 +43,7 @@ class FoundSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @session_option
-@click.option("--all", "everything", is_flag=True, help="All that the daemon holds.")
+@click.option("--all", "everything", is_flag=True, help="Search the objects of all sessions.")
 @click.option("--history", is_flag=True, help="Search earlier versions in the store too.")
 @click.option("--rules", type=click.Path(path_type=Path), help="A file of rules [default: as configured].")
 @common
@@ -52,9 +52,10 @@ def scan(
 ) -> int:
     """Look for secrets in PATHS, or in the data of the daemon.
 
-    Folders are searched recursively; '-' reads standard input; the default is the current folder. The data of the
-    daemon, with --session or --all, is files, tool calls, system prompts, setting entries, declared tools, and chats
-    turn by turn; equal secrets there have equal tags.
+    Directories are searched recursively; '-' reads standard input; the default is the current directory. --session and
+    --all search the daemon's data: files, tool calls, system prompts, labels, paths, entries, declared tools, and chats
+    turn by turn, but neither artifacts nor the deltas and summaries of commits. Equal secrets in this data have equal
+    tags.
 
     Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """

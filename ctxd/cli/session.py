@@ -265,11 +265,11 @@ def close(run: Invocation, session: str | None) -> None:
 @listing
 @common
 def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) -> None:
-    """Copy a session as it is, or as it was at REV or a commit.
+    """Start a session that continues another one, from now, from REV or from a commit.
 
-    The copy begins with the settings, the chat, the sets and the context of that moment, such as s1@12; neither session
-    sees what the other does from then on. To rewind a session, fork it at an earlier moment and continue in the fork.
-    `ctx fork` also changes settings, and starts from commits of other sessions.
+    The fork begins with the settings, the chat, the sets and the context of that moment, such as s1@12. Later changes
+    in one session do not appear in the other. To rewind a session, fork it at an earlier moment and continue in the
+    fork. `ctx fork` can also change settings, and starts from commits of other sessions.
     """
     with run.client() as client:
         moment = Times()

@@ -1,4 +1,4 @@
-"""Handlers of ``sandbox.*``, for harnesses. They do not exist on a sandbox's own socket: sandboxes do not nest."""
+"""Handlers of ``sandbox.*``, for harnesses. A sandbox's own socket refuses them: sandboxes do not nest."""
 
 import os
 from typing import Final

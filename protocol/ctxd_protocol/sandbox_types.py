@@ -1,6 +1,6 @@
 """Sandboxes: grants, quotas, and the state that the host sees.
 
-Grants and quotas are fixed at registration. A method that is not granted does not exist on the sandbox's socket.
+Grants and quotas are fixed at registration. A method that is not granted is refused on the sandbox's socket.
 """
 
 from typing import Annotated, Final, Literal
