@@ -39,7 +39,7 @@ def cli() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
-      ctxd gc --keep 90d --dry-run       what emptying the trash would remove
+      ctxd gc --keep 90d --dry-run       list sessions to trash and to erase
       ctxd service install               systemd units, completions, man pages
       ctxd config --sample               explain every setting
       ctxd xtdb install                  install an XTDB node for the store "xtdb"

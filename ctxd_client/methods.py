@@ -197,7 +197,7 @@ class ClientMethods(ABC):
         return await self.call(Call("rpc.discover", Nothing(), dict[str, Any]))
 
     async def daemon_status(self) -> DaemonStatus:
-        """Get the health and figures of the daemon.
+        """Get the health and statistics of the daemon.
 
         Example: ``(await client.daemon_status()).sessions_live``
         """
@@ -322,7 +322,7 @@ class ClientMethods(ABC):
         )
 
     async def session_get(self, session: str, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:
-        """Get one session whole: its settings and its four sets.
+        """Get a session: its settings and its four sets.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -680,12 +680,11 @@ class ClientMethods(ABC):
     ) -> SessionResult:
         """Set a session's title, labels and project, and archive it.
 
-        Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
-        list again.
+        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
 
         ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
-        ones; None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``:
-        the data of the harness's own record of the session, replaced as a whole.
+        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
+        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
@@ -911,9 +910,9 @@ class ClientMethods(ABC):
     ) -> SessionHookResult:
         """Record an event of a harness in the session that captures it.
 
-        The session is created on first sight, with the harness and its own id of the session as labels, and is paused
-        at the end of the harness's session; the next event resumes it. Prompts, tool calls and responses are recorded
-        once, by the harness's own ids, from however many hooks they come.
+        The session is created at the first event, with the harness and its own id of the session as labels, and is
+        paused at the end of the harness's session; the next event resumes it. Prompts, tool calls and responses are
+        recorded once, by the harness's own ids, even if several hooks report them.
 
         ``shorten_chars``: a tool's output with more characters is stored whole, but ``output`` of the result makes the
         harness show the model only its beginning, its end and the id of the stored output.
@@ -1024,9 +1023,9 @@ class ClientMethods(ABC):
         limit: int = 100,
         cursor: str | None = None,
     ) -> TrackerListResult:
-        """List the files followed on disk, and their watchers.
+        """List the files tracked on disk, and their watchers.
 
-        With ``session``, all files that it has read are listed; without it, only followed files.
+        With ``session``, all files that it has read are listed; without it, only tracked files.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -1238,7 +1237,7 @@ class ClientMethods(ABC):
     async def context_current(self, *, session: str | None = None) -> CurrentContext:
         """Get the id of the context that the agent works in: a commit.
 
-        What is new in the session is committed first; without anything new nothing is written.
+        New events of the session are committed first; if there are none, nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -1264,7 +1263,7 @@ class ClientMethods(ABC):
 
         ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for
         a request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the
-        request body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no
+        request body; by default it is for the model of the last response (``spec`` requires ``model``), and declares no
         tools. ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has
         ``number`` 0 and no ``context_id``.
 
@@ -1332,7 +1331,7 @@ class ClientMethods(ABC):
         )
 
     async def context_why(self, session: str, object: str) -> WhyResult:
-        """Explain what the window has of an object, since when, and by which rule.
+        """Explain how the window shows an object, since when, and by which rule.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
         infrastructure_object); ``Conflict`` (ambiguous_id).
@@ -1378,7 +1377,7 @@ class ClientMethods(ABC):
         op_id: str | None = None,
         artifact: str | None = None,
     ) -> CommitResult:
-        """Commit what an agent has learned since its last commit.
+        """Commit the events since an agent's last commit.
 
         The same delta after the same parent within one second is one commit.
 
@@ -1423,9 +1422,9 @@ class ClientMethods(ABC):
     async def commit_import(
         self, session: str, format: str, content_base64: str, deltas: Sequence[ImportedDelta]
     ) -> CommitImportResult:
-        """Commit deltas that an agent has had before, in one write.
+        """Commit many existing deltas in one write.
 
-        Sent again, nothing is written: the same delta in the same thread after the same parent is one commit, whenever
+        A repeated call writes nothing: the same delta in the same thread after the same parent is one commit, whenever
         it is imported.
 
         ``content_base64``: the concatenated bytes of all of them.
@@ -1518,10 +1517,10 @@ class ClientMethods(ABC):
         return await self.call(Call("commit.deltas", CommitDeltasParams(commits=tuple(commits)), CommitDeltasResult))
 
     async def commit_discard(self, commits: Sequence[str]) -> CommitDiscardResult:
-        """Destroy the deltas and summaries of commits that are of no more use.
+        """Erase the deltas and summaries of commits that are no longer needed.
 
-        The commits keep their places in their chains, as purged ones do. Text that something else has too stays:
-        ``object.purge`` destroys a secret wherever it is. Discarding a commit again changes nothing.
+        The commits keep their places in their chains, as purged ones do. Text that another entity shares is kept;
+        ``object.purge`` erases a text everywhere. Discarding a commit again changes nothing.
 
         Raises: ``NotFound`` (commit_not_found); ``Unavailable`` (store_failed, store_unavailable, store_backlog_full,
         disk_full); ``DaemonFault`` (data_loss).
@@ -1544,7 +1543,7 @@ class ClientMethods(ABC):
     async def commit_tag(
         self, commit: str, tag: str, *, remove: bool = False, expected: str | None = None, op_id: str | None = None
     ) -> CommitResult:
-        """Give a commit a tag: a name that one commit of its principal has.
+        """Tag a commit: a tag names at most one commit of a principal and session.
 
         ``remove``: remove the tag. ``expected``: the commit that must have the tag now, empty if it must not exist;
         without it, the tag is moved from any commit.
@@ -1602,7 +1601,7 @@ class ClientMethods(ABC):
         offset: int = 0,
         limit: int | None = None,
     ) -> CommitMaterializeResult:
-        """Get the context of a commit: the deltas of its chain in one.
+        """Get the context of a commit: the concatenated deltas of its chain.
 
         Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends the chain at the nearest
         compaction or snapshot, ``root`` at the root, and the id of an ancestor at that commit. ``format``: by default
@@ -1630,7 +1629,7 @@ class ClientMethods(ABC):
     async def artifact_upload(
         self, upload: str, *, offset: int | None = None, data: bytes = b""
     ) -> ArtifactUploadResult:
-        """Send a piece of a long artifact, or ask how much of it has arrived.
+        """Send a piece of a long artifact, or get the number of bytes received so far.
 
         End it with ``artifact.put``. An upload that gets no piece for a day is removed.
 
@@ -1655,10 +1654,10 @@ class ClientMethods(ABC):
         blake3: str | None = None,
         op_id: str | None = None,
     ) -> ArtifactPutResult:
-        """Keep bytes of any size under their BLAKE3.
+        """Store bytes of any size under their BLAKE3 hash.
 
-        Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin one,
-        and under the policy ``redact`` on secrets puts none with a secret in it.
+        Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin an
+        artifact; under the ``redact`` policy its artifacts with a secret are refused.
 
         ``policy``: by default the artifact's current one, and ``default`` for a new artifact. ``blake3``: the address
         that the bytes must have.
@@ -1770,7 +1769,7 @@ class ClientMethods(ABC):
         )
 
     async def session_delete_entry(self, session: str, key: str, *, op_id: str | None = None) -> WriteResult:
-        """Delete an entry of the system context, with a line to the model.
+        """Delete an entry of the system context, and notify the model in one line.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed).
@@ -1852,9 +1851,9 @@ class ClientMethods(ABC):
     ) -> SearchQueryResult:
         """Search the text of sessions and commits.
 
-        Found are prompts, responses, reasoning, tool calls with arguments and output, compactions, summaries of commits
-        and labels of sessions, also within captured and imported commits; not the content of files. What was purged,
-        and sessions in the trash, are not found. A sandbox searches one of its own sessions.
+        Searches prompts, responses, reasoning, tool calls with arguments and output, compactions, summaries of commits
+        and labels of sessions, also within captured and imported commits, but not the content of files. Purged text and
+        sessions in the trash are excluded. A sandbox searches one of its own sessions.
 
         ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and
         ``pars*`` the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a
@@ -2027,7 +2026,7 @@ class SessionMethods:
         )
 
     async def view(self, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:
-        """Get one session whole: its settings and its four sets.
+        """Get a session: its settings and its four sets.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -2247,12 +2246,11 @@ class SessionMethods:
     ) -> SessionResult:
         """Set a session's title, labels and project, and archive it.
 
-        Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
-        list again.
+        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
 
         ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
-        ones; None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``:
-        the data of the harness's own record of the session, replaced as a whole.
+        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
+        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
@@ -2427,7 +2425,7 @@ class SessionMethods:
     async def current(self) -> CurrentContext:
         """Get the id of the context that the agent works in: a commit.
 
-        What is new in the session is committed first; without anything new nothing is written.
+        New events of the session are committed first; if there are none, nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2452,7 +2450,7 @@ class SessionMethods:
 
         ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for
         a request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the
-        request body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no
+        request body; by default it is for the model of the last response (``spec`` requires ``model``), and declares no
         tools. ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has
         ``number`` 0 and no ``context_id``.
 
@@ -2505,7 +2503,7 @@ class SessionMethods:
         return await self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks, at=at)
 
     async def why(self, object: str) -> WhyResult:
-        """Explain what the window has of an object, since when, and by which rule.
+        """Explain how the window shows an object, since when, and by which rule.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
         infrastructure_object); ``Conflict`` (ambiguous_id).
@@ -2536,7 +2534,7 @@ class SessionMethods:
         return await self._calls.session_set_entry(self.id, key, value, op_id=op_id)
 
     async def delete_entry(self, key: str, *, op_id: str | None = None) -> WriteResult:
-        """Delete an entry of the system context, with a line to the model.
+        """Delete an entry of the system context, and notify the model in one line.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed).

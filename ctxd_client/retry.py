@@ -101,7 +101,7 @@ def final_error(error: CallFailed, *, unknown: bool) -> CallFailed:
 def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> TimedOut:
     """The exception for a call whose deadline passed."""
     return TimedOut(
-        f"no answer from {place.path} within {deadline_s:g} s",
+        f"no reply from {place.path} within {deadline_s:g} s",
         code="timeout",
         hint="ctx status shows the state of the daemon",
         retryable=True,
@@ -112,7 +112,7 @@ def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> Timed
 
 def late_again(failure: CallFailed, call: Call[Any], deadline_s: float | None) -> CallFailed:
     """``failure``, which names the cause, of a call whose deadline passed during a later attempt."""
-    failure.message += f"; the next attempt had no answer when the {deadline_s:g} s of the call were over"
+    failure.message += f"; the next attempt had no reply when the {deadline_s:g} s of the call were over"
     if call.method.writes:
         failure.outcome = "unknown"
     return failure

@@ -76,7 +76,7 @@ class Call(Generic[R]):
                 return msgspec.convert(known, self.result)
         except msgspec.DecodeError as error:
             raise DaemonFault(
-                f"the answer has an unknown shape: {error}",
+                f"the reply has an unknown shape: {error}",
                 code="protocol_mismatch",
                 hint="update the client to the daemon's version",
                 method=self.method.name,

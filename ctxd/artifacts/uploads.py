@@ -47,7 +47,7 @@ class Uploads:
         size = self.size(name)
         if offset > size:
             hint = f"Continue at offset {size}."
-            message = f"upload: it has {size} bytes, so offset {offset} leaves a gap"
+            message = f"the upload has {size} bytes, so offset {offset} would leave a gap"
             raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied")
         is_new = not self._path(name).exists()
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -42,9 +42,9 @@ def deactivate(run: Invocation, objects: tuple[str, ...], session: str | None) -
 @session_option
 @common
 def pin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
-    """Keep objects loaded: no collapse and no budget takes them out.
+    """Keep objects in the window despite auto-collapse and the token budget.
 
-    `ctx deactivate` still does; the pin holds again once they are activated.
+    `ctx deactivate` still removes a pinned object; `ctx activate` loads it again.
     """
     _move(run, objects, session, SyncClient.session_pin)
 
@@ -54,7 +54,7 @@ def pin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
 @session_option
 @common
 def unpin(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
-    """Undo pins."""
+    """Unpin objects: auto-collapse and the token budget may remove them again."""
     _move(run, objects, session, SyncClient.session_unpin)
 
 

@@ -206,7 +206,7 @@ def ls(run: Invocation, limit: int, cursor: str | None) -> None:
 def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: str | None) -> None:
     """Tag ARTIFACT with TAG, or remove TAG."""
     if delete == (artifact is not None):
-        raise click.UsageError("give an artifact, or -d")
+        raise click.UsageError("give ARTIFACT or -d")
     with run.client() as client:
         done = client.artifact_tag(tag, artifact=artifact, expected=expect)
     if run.screen.as_json:

@@ -95,9 +95,9 @@ def checkpoint(
     thread: str,
     session: str | None,
 ) -> None:
-    """Commit the delta in FILE, the new events since the parent.
+    """Commit FILE, a delta with the events since the parent commit.
 
-    '-' reads it from standard input. `ctx current` commits the new events of a session, which needs no file.
+    '-' reads the delta from standard input. To commit the new events of a session, use `ctx current`; it needs no file.
     """
     if file is None or format is None:
         missing = "argument 'FILE|-'" if file is None else "option '--format'"
@@ -263,8 +263,8 @@ def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
 def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
     """Show COMMIT: its metadata, and the content that it adds to its parent.
 
-    It is by default the newest of the session. Of a purged commit, only the metadata is left. If COMMIT is the id
-    of an assembly (a recorded context), show that assembly.
+    COMMIT defaults to the newest of the session. A purged commit has only its metadata. If COMMIT is the id of an
+    assembly (a recorded context), show that assembly.
     """
     with run.client() as client:
         if commit is not None and is_context_id(commit) and not _is_commit(client, commit):
@@ -370,8 +370,8 @@ def materialize(
 ) -> None:
     """Print the conversation that an agent continues at COMMIT.
 
-    This context of COMMIT, by default the newest of the session, has the format of its commits unless --format names
-    another: the client and the daemon record events-v1, which is binary.
+    COMMIT defaults to the newest of the session. The context has the format of its commits unless --format names
+    another. Commits of the daemon and of the client library have the format events-v1, which is binary.
     """
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
@@ -423,7 +423,7 @@ def _counts(made: CommitMaterializeResult) -> str:
 def resolve(run: Invocation, principal: str) -> None:
     """Print the newest commit of PRINCIPAL at TIME.
 
-    Without PRINCIPAL, it is that of the caller.
+    PRINCIPAL defaults to the caller.
     """
     owner, at, until = owned_moment(principal, "write PRINCIPAL@TIME, such as uid:1000@2h")
     with run.client() as client:
@@ -445,7 +445,7 @@ def resolve(run: Invocation, principal: str) -> None:
 def annotate(run: Invocation, commit: str | None, summary: str, session: str | None) -> None:
     """Set the summary of COMMIT.
 
-    COMMIT is by default the newest of the session.
+    COMMIT defaults to the newest of the session.
     """
     with run.client() as client:
         id = located_commit(client, commit, session).commit
@@ -466,7 +466,7 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
     """Tag COMMIT with NAME, or with -d remove the tag NAME.
 
-    COMMIT is by default the newest of the session; NAME then identifies it. Tags belong to a session: another session
+    COMMIT defaults to the newest of the session; NAME then identifies it. Tags belong to a session: another session
     can use the same NAME for one of its own commits.
     """
     if not is_tag(name):
@@ -523,7 +523,7 @@ def _check_sessions(everything: bool, session: str | None) -> None:
 def branch(run: Invocation, everything: bool, session: str | None, limit: int, cursor: str | None) -> None:
     """List the branch tips of a session, newest first.
 
-    These are its commits without a child.
+    A branch tip is a commit without children.
     """
     _check_sessions(everything, session)
     with run.client() as client:
@@ -553,7 +553,7 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
 def diff(run: Invocation, before: str, after: str | None, stop: str, session: str | None) -> None:
     """Compare the contexts of two commits as text.
 
-    The second is by default the newest of the session.
+    The second COMMIT defaults to the newest of the session.
     """
     with run.client() as client:
         names = [located_commit(client, text, session).commit for text in (before, after)]

@@ -48,7 +48,7 @@ def located_commit(client: SyncClient, text: str | None, session: str | None = N
     """
     given = "HEAD" if text is None else text
     if not given:
-        raise Stop(USAGE, "an empty name names no commit", hint=_FORMS)
+        raise Stop(USAGE, "the name of the commit is empty", hint=_FORMS)
     if "@" in given and (found := _at_turn(client, given, session)) is not None:
         return found
     back = _BACK.fullmatch(given)
@@ -70,7 +70,7 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
     if text is None:
         return _as_it_is(client, session_id(client, None))
     if not text:
-        raise Stop(USAGE, "an empty name names no commit", hint=_FORMS)
+        raise Stop(USAGE, "the name of the commit is empty", hint=_FORMS)
     if is_context_id(text):
         with suppress(NotFound):
             return StartContext(commit=client.commit_show(text).commit.commit)
@@ -149,10 +149,10 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
 
 def _no_commit(client: SyncClient, session: str | None) -> Stop:
     message = f"session {session} has no commit yet" if session else "there is no commit yet"
-    hint = f"ctx current -s {session or 'SESSION'} makes one"
+    hint = f"ctx current -s {session or 'SESSION'} creates one"
     if session and not client.session_events(session, limit=1).events:
         message += ", and no event to commit"
-        hint = "its first message makes one possible; ctx checkpoint commits a delta from a file"
+        hint = "it can be committed once it has a message; ctx checkpoint commits a delta from a file"
     return Stop(NOT_FOUND, message, hint=hint, symbol="commit_not_found")
 
 
@@ -208,7 +208,7 @@ def owned_moment(text: str, forms: str) -> OwnedMoment:
     owner, _, time = text.rpartition("@")
     time = time.removeprefix("{").removesuffix("}")
     if "@" not in text or not time:
-        raise Stop(USAGE, f"{text!r} names no time", hint=forms)
+        raise Stop(USAGE, f"{text!r} has no time after @", hint=forms)
     past = past_ms(time, SystemClock().wall_ms())
     return OwnedMoment(owner, None, "now") if past is None else OwnedMoment(owner, instant(past), moment(past))
 

@@ -136,8 +136,8 @@ class _Options(NamedTuple):
 )
 @click.option("--model", metavar="NAME", help="Model of the request [default: the model that replied last].")
 @click.option("--record", "is_recorded", is_flag=True, help="Record the request, as a harness's own call does.")
-@click.option("--why", metavar="ID|PATH", help="Explain why an object is or is not in the newest window, since when.")
-@click.option("--commit", metavar="COMMIT", help="Print the context of a commit as text; a commit id as REV does too.")
+@click.option("--why", metavar="ID|PATH", help="Explain how the newest window shows an object, since when, and why.")
+@click.option("--commit", metavar="COMMIT", help="Print the context of a commit as text; REV may be a commit id too.")
 @click.option("--list", "is_list", is_flag=True, help="List the recorded assemblies of the session.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="List objects that a budget would drop.")
 @common
@@ -159,11 +159,11 @@ def context(
 ) -> None:
     """Show the context of a session, block by block.
 
-    Each block has the reason why it is there. Without a moment, this is the next context, and nothing is recorded: the
-    window of the next request if the session has requests, else the next text. ctx context @N shows what the model
-    received at turn N: the newest request of the turn, or its newest text if it has no request. REV is a session,
-    SESSION@TURN, @~N (turns back), @{TIME} or a context id; see ctx --help. --why considers only requests if the
-    session has any.
+    Each block is shown with its reason. Without a moment in REV, the command shows the next context and records
+    nothing: the window of the next request if the session has requests, else the next text. ctx context @N shows what
+    the model received at turn N: the newest request of the turn, or its newest text if it has no request. REV is a
+    session, SESSION@TURN, @~N (turns back), @{TIME} or a context id; see ctx --help. --why considers only requests if
+    the session has any.
 
     --format shows the body of the next request and records nothing. --record also records it, so that the next request
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt

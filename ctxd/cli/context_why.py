@@ -29,7 +29,7 @@ _RULES: Final[dict[WhyRule, str]] = {
     "repacked_budget": "a repack removed it for the budget",
     "repacked_cost": "a repack removed it, as carrying it had cost as much as rewriting what stands behind it",
     "purged": "its content was purged",
-    "removed_budget": "the replies around it were removed for the budget",
+    "removed_budget": "the responses around it were removed for the budget",
     "compacted": "a compaction replaced the conversation",
     "dropped_budget": "the budget left it out",
     "listed": "it is in the metadata pool, and its content was never shown",

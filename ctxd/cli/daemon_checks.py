@@ -59,12 +59,12 @@ def daemon_descriptors(pid: int, proc: Path = Path("/proc")) -> Finding:
 
 def watching(found: Watching) -> Finding:
     """Check that tracked files are watched rather than polled."""
-    name = "followed files"
+    name = "tracked files"
     if found.watcher is None:
         return ok(name, "none: tracking.watcher is off")
     figures = f"{found.files:,} in {count(found.directories, 'directory')} by {found.watcher}"
     if found.refused:
-        return warn(name, f"{figures}, {found.refused:,} too many", "close sessions that are done")
+        return warn(name, f"{figures}, {found.refused:,} not tracked: limit reached", "close sessions that are done")
     if found.polled and found.watcher != "polling":
         fix = "raise fs.inotify.max_user_watches (sysctl); ctx tracker ls shows the reason of each"
         return warn(name, f"{figures}, {found.polled:,} polled instead", fix)
@@ -117,7 +117,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Finding:
     name = f"sandbox {box.sandbox}"
     user = os.stat(box.directory).st_uid if box.uid is None and os.path.exists(box.directory) else box.uid
     if os.geteuid() not in (0, user):
-        return ok(name, f"user {user}'s: ctx doctor as root tries it")
+        return ok(name, f"not tested: it belongs to user {user}; run ctx doctor as root")
     command = [bubblewrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]
     command += ["--proc", "/proc", "--tmpfs", "/run", "--ro-bind", box.directory, "/run/ctxd"]
     command += ["--", sys.executable, "-I", "-S", "-c", _INSIDE, SOCKET_NAME]
@@ -138,7 +138,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Finding:
         return fail(name, f"no reply from inside: {error}", "run ctx status, then restart the daemon")
     message = done.stderr.strip().rpartition("\n")[2]
     if done.returncode == 0:
-        return ok(name, "answered inside a sandbox without network")
+        return ok(name, "reachable inside a sandbox without network")
     if "PermissionError" in message:
         return fail(name, f"user {user} is refused inside a sandbox", "register it with the uid of the user inside")
     if message.startswith("bwrap:"):

@@ -123,10 +123,11 @@ def resume(
 ) -> None:
     """Start a new session that continues your newest work.
 
-    By default, your newest work in this project; with PRINCIPAL, theirs in any project. The project is that of the
-    current directory; in a repository with several packages, only the package that contains the directory counts. The
-    command prints the session that it continues. New content of that session is committed first, so that a crash of the
-    agent loses nothing. `ctx session resume` instead reactivates a paused session.
+    Without an argument, continue your newest work in this project; with PRINCIPAL, the newest work of that principal in
+    any project. The project is that of the current directory; in a repository with several packages, only the package
+    that contains the directory counts. The command prints the session that it continues. New content of that session is
+    committed first, so that a crash of the agent loses nothing. `ctx session resume` instead reactivates a paused
+    session.
 
     With --in, a harness continues the session, and the argument may also be a commit or a moment of a session. For a
     commit of a sub-agent, the harness gets the conversation of its caller, then that of the sub-agent.

@@ -95,7 +95,7 @@ def install(repo: Path, *, dry_run: bool = False) -> GitHookChange:
         return GitHookChange(told, hook, changed, _is_there(kept), shared, _patch(hook, before, _HOOK))
     is_moved = _is_there(hook)
     if is_moved and _is_there(kept):
-        raise Stop(CONFLICT, f"{hook} and {kept} are both there", hint="remove one of them", symbol="conflict")
+        raise Stop(CONFLICT, f"both {hook} and {kept} exist", hint="remove one of them", symbol="conflict")
     if not dry_run:
         if is_moved:
             _do(lambda: hook.rename(kept))
@@ -148,11 +148,11 @@ def _git(repo: Path, *words: str) -> str:
             ["git", "-C", os.fspath(repo), *words], capture_output=True, text=True, timeout=_GIT_S, check=False
         )
     except FileNotFoundError:
-        raise Stop(FAILURE, "there is no git here", hint="install it", symbol="unsupported") from None
+        raise Stop(FAILURE, "git is not installed", hint="install it", symbol="unsupported") from None
     except subprocess.TimeoutExpired:
         raise Stop(FAILURE, f"git does not respond in {repo}", symbol="timeout") from None
     if done.returncode:
-        raise Stop(NOT_FOUND, f"{repo} is in no git repository", hint="name one: --repo PATH", symbol="not_found")
+        raise Stop(NOT_FOUND, f"{repo} is not in a git repository", hint="name one: --repo PATH", symbol="not_found")
     return done.stdout.rstrip("\n")
 
 

@@ -103,11 +103,11 @@ def daemon(
     if store.state == "ok" and store.reason:
         yield warn(
             "store",
-            f"takes writes, but {store.reason}",
+            f"accepts writes, but {store.reason}",
             "set the clock (timedatectl set-ntp true); if it ran ahead once, restore a backup from before, or wait",
         )
     elif store.state == "ok":
-        yield ok("store", f"takes writes, {store.pending_writes} pending")
+        yield ok("store", f"accepts writes, {store.pending_writes} pending")
     else:
         yield fail("store", f"{store.state}: {store.reason}", "free disk space, or read the daemon's log")
     if store.projection is not None:
@@ -149,7 +149,11 @@ def executables(path: str) -> Finding:
         return warn("executable", "no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
     # A symbolic link counts too: units expect it in /usr/local/bin.
     if not {_scripts(), Path(sys.executable).parent} & {Path(found).parent, Path(os.path.realpath(found)).parent}:
-        return warn("executable", f"{found} is not the ctxd of this ctx", f"put {_scripts()} first on the PATH")
+        return warn(
+            "executable",
+            f"{found} belongs to another installation than this ctx",
+            f"put {_scripts()} first on the PATH",
+        )
     return ok("executable", found)
 
 
@@ -238,7 +242,7 @@ def descriptors(connections_max: int, soft: int | None = None) -> Finding:
 def clock(now_ms: int, newest_file_ms: int | None) -> Finding:
     """Check that the host's clock is set, and not behind the newest file of the state."""
     if now_ms < EPOCH_LEAST_MS:
-        return fail("clock", "never set", "run timedatectl set-ntp true")
+        return fail("clock", "not set", "run timedatectl set-ntp true")
     if newest_file_ms is not None and newest_file_ms > now_ms + 60_000:
         behind = (newest_file_ms - now_ms) // 1000
         return warn("clock", f"{behind:,} s behind the newest state file", "run timedatectl set-ntp true")
@@ -258,7 +262,7 @@ def environment(environ: Mapping[str, str]) -> Finding:
     known = {setting.variable for setting in SETTINGS} | OTHER_VARIABLES
     strange = sorted(name for name in environ if name.startswith("CTXD_") and name not in known)
     if strange:
-        return warn("environment", f"nothing reads {', '.join(strange)}", "unset it, or correct its name")
+        return warn("environment", f"unknown: {', '.join(strange)}", "unset it, or correct its name")
     return ok("environment", "every CTXD_ variable is known")
 
 

@@ -276,7 +276,7 @@ def _words(run: Invocation, name: HarnessCommand, shorten: int | None) -> list[s
     beside = [Path(sysconfig.get_path("scripts"), "ctx-hook"), Path(sys.argv[0]).absolute().with_name("ctx-hook")]
     program = next((str(path) for path in beside if os.access(path, os.X_OK)), None)
     if program is None:
-        raise Stop(FAILURE, f"{beside[0]} is not there", hint="install ctxd again", symbol="not_found")
+        raise Stop(FAILURE, f"{beside[0]} does not exist", hint="install ctxd again", symbol="not_found")
     words = [program, name]
     # A harness may be started with another environment than this command.
     if socket := run.socket_path() or os.environ.get("CTXD_SOCKET") or _socket_by_environment():

@@ -36,7 +36,7 @@ _DIGITS_MAX: Final = 15
 @click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")
 @common
 def object_group(run: Invocation) -> None:
-    """Files and tool calls: list, read, compare, as of any time. OBJECT is an id, a unique prefix, or a path."""
+    """List, read and compare files and tool calls, as of any time. OBJECT is an id, a unique prefix, or a path."""
 
 
 @object_group.command(cls=Command, examples="ctx object ls\nctx object ls -s s1 --level active\nctx object ls --all -q")

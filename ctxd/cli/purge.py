@@ -103,7 +103,7 @@ def _erase_waiting(socket: str | None, names: Sequence[str]) -> int:
 def _require_confirmed(what: str) -> None:
     """Raises: Stop unless the user confirms the erasure of ``what``."""
     if not sys.stdin.isatty():
-        raise Stop(USAGE, f"confirmation of the erasure of {what} needs a terminal", hint="add --yes")
+        raise Stop(USAGE, f"cannot confirm the erasure of {what}: standard input is not a terminal", hint="add --yes")
     if not click.confirm(f"Erase {what}?", err=True):
         raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
 

@@ -31,8 +31,8 @@ def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
 def rpc(run: Invocation, method: str | None, params: str | None) -> None:
     """Call METHOD of the daemon, and print its result.
 
-    The parameters are named, in JSON; '-' reads them from standard input. Without METHOD, list the methods. A write is
-    given an op_id unless it names one.
+    The parameters are a JSON object; '-' reads it from standard input. Without METHOD, list the methods. A write gets a
+    random op_id unless the parameters contain one.
     """
     if method is None:
         rows = [(row.name, row.capability, "writes" if row.writes else "", row.summary) for row in METHODS.values()]

@@ -11,7 +11,7 @@ from ctxd.formatting import age, count
 @click.group(cls=Group, examples="ctx sandbox ls\nctx sandbox release k7q2nx4fzr3wv5ta")
 @common
 def sandbox(run: Invocation) -> None:
-    """See and end the sandboxes that are registered."""
+    """List and release sandboxes."""
 
 
 @sandbox.command(cls=Command, examples="ctx sandbox ls\nctx sandbox ls --json | jq -r '.items[].directory'")
@@ -48,7 +48,7 @@ def ls(run: Invocation) -> None:
 @click.argument("sandbox_id", metavar="SANDBOX")
 @common
 def release(run: Invocation, sandbox_id: str) -> None:
-    """End SANDBOX: its socket, its connections and its directory. Its sessions stay."""
+    """Release SANDBOX: close its connections, and remove its socket and directory. Its sessions stay."""
     with run.client() as client:
         done = client.sandbox_release(sandbox_id)
     if run.screen.as_json:

@@ -60,10 +60,10 @@ def scan(
     Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """
     if paths and (session or everything):
-        raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
+        raise click.UsageError("PATHS exclude --session and --all, which search the daemon's data")
     in_daemon = everything or bool(session)
     if history and not in_daemon:
-        raise click.UsageError("--history goes with --session or --all: files on disk have no versions")
+        raise click.UsageError("--history requires --session or --all: files on disk have no versions")
     if in_daemon:
         hits, scanned = _stored(run, session, history)
     else:

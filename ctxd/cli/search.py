@@ -71,9 +71,9 @@ def search(
 ) -> None:
     """Search the text of all sessions and commits.
 
-    The text is that of prompts, answers, reasoning and tool calls, also in imported and captured commits. A text is
-    found if it has all WORDS, in any case and order. "two words" is a phrase, pars* the beginning of a word; every
-    other character separates words. Each result ends with the command that shows its place.
+    Searches prompts, responses, reasoning and tool calls, also in imported and captured commits. A text matches if it
+    contains all WORDS, in any case and order. "two words" is a phrase, pars* a prefix; every other character separates
+    words. Each result ends with a command that shows it in context.
     """
     if rebuild == bool(words):
         raise Stop(USAGE, "search takes either words or --rebuild", hint="ctx search parser tabs")

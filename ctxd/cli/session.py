@@ -414,8 +414,8 @@ def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
 def export(run: Invocation, session: str | None) -> None:
     """Write a transcript as Markdown, with --json as JSON lines.
 
-    It has the prompt, the turns, the tool calls and the files that the session read. Every secret that a rule knows is
-    replaced, whatever the session's policy.
+    It has the prompt, the turns, the tool calls and the files that the session read. Every secret that matches a rule
+    is redacted, whatever the session's policy.
     """
     from ctxd.cli.session_chat import note_conversation_in_commits
 

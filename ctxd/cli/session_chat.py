@@ -33,7 +33,7 @@ _OUTPUT_CHARS: Final = 1000
 def chat(run: Invocation, revision: str | None, everything: bool) -> None:
     """Print the events of turn REV, or of the whole session; with --json, one event per line.
 
-    The events of a session that has them only in its commits, such as an imported one, are those of its newest commit.
+    For a session whose events are only in commits, such as an imported one, print the events of its newest commit.
     Events without text, such as records of the harness, are hidden, and long output of tool calls is cut, unless --all
     or --json is given.
     """

@@ -184,7 +184,7 @@ def _note_left_out(run: Invocation, page: SessionListResult, *, is_trash: bool) 
 @sessions_argument
 @common
 def archive(run: Invocation, sessions: tuple[str, ...]) -> None:
-    """Leave sessions out of lists; they stay as they are, and `ctx session unarchive` lists them again."""
+    """Hide sessions from lists without changing them; `ctx session unarchive` shows them again."""
     _annotated(run, sessions, "archived", archived=True)
 
 
@@ -192,7 +192,7 @@ def archive(run: Invocation, sessions: tuple[str, ...]) -> None:
 @sessions_argument
 @common
 def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
-    """Put archived sessions back into the lists."""
+    """Show archived sessions in lists again."""
     _annotated(run, sessions, "listed", archived=False)
 
 

@@ -113,8 +113,8 @@ def findings(socket: str) -> Iterator[Finding]:
     for folder in _folders(dict(os.environ)):
         other = unquote(os.path.basename(folder))
         remedy = (
-            "start its daemon, or run ctx install again for hooks that find this one: ctx import reads the events"
-            f" from the transcripts; then remove {folder}"
+            "start the daemon of that socket; or run ctx install again so that hooks use this daemon, recover the"
+            f" events with ctx import, and remove {folder}"
         )
         if other != own and (found := _finding(f"hooks for {other}", other, remedy)).verdict != "ok":
             yield found
@@ -125,18 +125,22 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
     try:
         with _waiting(find_socket(socket).path, dict(os.environ)) as waiting:
             if waiting is None:
-                return ok(name, "no event waits")
+                return ok(name, "no spooled events")
             number, lost, ignored = len(waiting.names()), waiting.lost(), waiting.settings()
     except OSError as error:
         folder = delivery.waiting_root(os.environ)
-        return fail(name, f"{error.filename or folder}: {error.strerror or error}", f"make {folder} yours, mode 0700")
+        return fail(
+            name,
+            f"{error.filename or folder}: {error.strerror or error}",
+            f"run chown and chmod 700 on {folder}, so that it belongs to this user alone",
+        )
     if lost:
         dropped = f"ctx import reads them from the transcripts; then remove {waiting.path}/{LOST}"
         return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", dropped)
     if ignored:
         corrected = f"correct it where the harness or its hooks set it; then remove {waiting.path}/{SETTINGS}"
         return warn(name, f"a hook ignored {ignored[-1]}", corrected)
-    return warn(name, f"{count(number, 'event')} waiting", remedy) if number else ok(name, "no event waits")
+    return warn(name, f"{count(number, 'spooled event')}", remedy) if number else ok(name, "no spooled events")
 
 
 def _folders(environ: dict[str, str]) -> list[str]:

@@ -150,6 +150,6 @@ def _show(screen: Screen, found: Top, *, once: bool) -> None:
 
 def _followed(found: Watching) -> str:
     if found.watcher is None:
-        return "files none followed"
+        return "files none tracked"
     polled = f", {count(found.polled)} polled instead" if found.polled else ""
-    return f"files {count(found.files)} followed  {count(found.directories, 'directory')} by {found.watcher}{polled}"
+    return f"files {count(found.files)} tracked  {count(found.directories, 'directory')} by {found.watcher}{polled}"

@@ -55,13 +55,12 @@ class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of c
 @json_option
 @config_option
 def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool, config: Path | None) -> None:
-    """Erase sessions trashed longer than --keep ago, and move sessions idle for longer than --keep to the trash.
+    """Erase sessions that were moved to the trash over --keep ago, and move sessions idle for that long to the trash.
 
-    Works through the running daemon, which --socket names; there is no --state-dir. Files, artifacts, commits, and tool
-    calls that other sessions share are kept. A session is idle since the last write to it in this state: an imported
-    one counts from its import, whatever the times of its events. Commits that the daemon made automatically are erased
-    unless a tag, a session or a kept commit refers to them. `ctx session restore` restores a session from the trash
-    until it is erased.
+    Requires a running daemon (--socket). Files, artifacts and commits are kept, and so are tool calls that other
+    sessions share. Commits that the daemon made automatically are erased unless a tag, a session or a kept commit
+    refers to them. A session is idle from its last write to this state on, an imported one from its import on, whatever
+    the times of its events. `ctx session restore` restores a session from the trash until it is erased.
 
     \b
     Examples:

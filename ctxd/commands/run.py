@@ -35,8 +35,8 @@ def run(
 ) -> None:
     """Run the daemon until SIGTERM or SIGINT.
 
-    With --ephemeral it prints the line that makes another shell use it, and leaves the socket of the installed
-    service alone.
+    With --ephemeral, print an `export` line for other shells, and use a temporary socket instead of the service's
+    socket.
 
     The configuration file has more settings, such as metrics.socket, the path of a socket that serves Prometheus
     metrics: `ctxd config --sample` explains them all.

@@ -334,7 +334,7 @@ class Artifacts:
         previous = await self._tagged(params.tag)
         if params.expected is not None and params.expected != (previous or ""):
             message = f"tag {params.tag} names {previous or 'no artifact'}, not {params.expected or 'nothing'}"
-            hint = "Read it again, and expect that."
+            hint = "Read the tag again, and pass its current address as expected."
             raise CtxdError("tag_moved", message, hint=hint, outcome="not_applied")
         ref = None if held is None else held.ref
         result = wire.ArtifactTagResult(tag=params.tag, artifact=ref, previous=previous, receipt=None)
@@ -374,7 +374,7 @@ class Artifacts:
 
 
 def _not_found(given: str) -> CtxdError:
-    hint = "artifact.list has those that were put, and their tags; an address has 64 digits."
+    hint = "artifact.list lists the stored artifacts and their tags; an address has 64 hex digits."
     return CtxdError("artifact_not_found", f"there is no artifact {given}", hint=hint, outcome="not_applied")
 
 

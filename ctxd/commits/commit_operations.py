@@ -290,7 +290,12 @@ class Commits(CommitReads):
             if params.expected is not None and has != params.expected:
                 message = f"tag {params.tag} is on {has or 'no commit'}"
                 message += f", not on {params.expected}" if params.expected else ""
-                raise CtxdError("tag_conflict", message, hint="Look at it, then send it again.", outcome="not_applied")
+                raise CtxdError(
+                    "tag_conflict",
+                    message,
+                    hint="Read the tag, then send the call with its current commit as expected.",
+                    outcome="not_applied",
+                )
             if (has == params.commit) is not params.remove:
                 return await self._unchanged(viewer, call, stored)
             mine = set(read_fields(stored).tags or ()) ^ {params.tag}

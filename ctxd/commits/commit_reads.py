@@ -182,8 +182,8 @@ class CommitReads:
         at = AsOf.given(params.valid_time, params.tx)
         then = await self.store.get(id, AsOf(at.valid_time, min(at.tx, found.tx))) if at.is_past else seen.get(id)
         if then is None:
-            message = f"there was no commit {params.commit} then"
-            raise CtxdError("commit_not_found", message, hint="Ask for a later time.")
+            message = f"commit {params.commit} did not exist at that time"
+            raise CtxdError("commit_not_found", message, hint="Choose a later time.")
         return wire.CommitShowResult(commit=shown(then, confined=viewer.is_confined), children=tuple(visible))
 
     async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
@@ -271,7 +271,7 @@ class CommitReads:
                 params = msgspec.structs.replace(params, session=recorder.session)
         elif (params.turn, params.assembly) != (None, None):
             name = "assembly" if params.turn is None else "turn"
-            raise CtxdError("invalid_params", f"{name} is one of a session", hint="Name the session.")
+            raise CtxdError("invalid_params", f"{name} requires session", hint="Name the session.")
         principal = params.principal
         if principal is None and params.session is None:
             principal = viewer.actor.principal
@@ -304,7 +304,7 @@ class CommitReads:
         record = (await self.store.heads((id,)))[id]
         if record is None:
             message = f"session {session} has no assembly {number}"
-            raise CtxdError("assembly_not_found", message, hint="context.list has the assemblies there are.")
+            raise CtxdError("assembly_not_found", message, hint="context.list lists the assemblies.")
         wanted = msgspec.structs.replace(wanted, tx=record.tx)
         while True:
             places = await self.store.read_index(
@@ -341,7 +341,7 @@ class CommitReads:
 
 
 def _no_commit(commit: str) -> CtxdError:
-    hint = "commit.list has the commits there are."
+    hint = "commit.list lists the commits."
     return CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
 
 

@@ -209,7 +209,7 @@ class SessionStart:
             return commit_id(found.document.id)
         of = "" if template is None else f" of the template {template}"
         message = f"{principal} has no commit{of}"
-        raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
+        raise CtxdError("commit_not_found", message, hint="commit.list lists the commits.")
 
     async def _newest_readable(self, wanted: CommitFilter) -> Stored | None:
         """The newest commit that matches ``wanted``, in a known format and not of a session in the trash."""

@@ -198,7 +198,7 @@ class _Comparing:
             return
         newest = "the newest version" if mine[-1:] != theirs[-1:] else "an older version"
         counts = f"{count(len(theirs), 'version')} there, {len(mine):,} here"
-        self._report.note("damage", f"{newest} of {id} is another at the node: {counts}")
+        self._report.note("damage", f"{newest} of {id} differs at the node: {counts}")
 
     async def _at_node(self, slots: anyio.Semaphore, id: str, mine: list[Version]) -> list[Version]:
         """Versions of ``id`` from this journal at the node, by time. A deletion there does not identify its journal: it

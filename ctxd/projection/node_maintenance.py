@@ -62,7 +62,7 @@ class GivenUp(Exception):
 def describe_node_failure(url: str, error: XtdbFailure) -> GivenUp:
     """The failure of a command because the node at ``url`` failed with ``error``."""
     if isinstance(error, Refused):
-        return GivenUp(f"{url} refuses: {error}", exit_code=EXIT_UNAVAILABLE)
+        return GivenUp(f"{url} refused the request: {error}", exit_code=EXIT_UNAVAILABLE)
     remedy = "start it with ctxd xtdb run, or name another with --store-url"
     return GivenUp(f"{url} does not respond: {error}; {remedy}", exit_code=EXIT_UNAVAILABLE)
 

@@ -251,7 +251,7 @@ class SearchQueries:
             if not deadline.is_expired:
                 raise _unavailable(error) from error
             message = f"the query took more than {SECONDS_MAX:.0f} s"
-            hint = "Write more words, or longer beginnings of words; name a session or a time."
+            hint = "Add words, use longer prefixes, or limit the search to a session or a time."
             raise CtxdError("timeout", message, hint=hint) from error
         except _FAULTS as error:
             raise _unavailable(error) from error

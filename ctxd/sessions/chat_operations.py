@@ -68,7 +68,7 @@ def events_from(messages: Sequence[Message], events: Sequence[Event]) -> tuple[E
     """Return the events to append, given as messages or as events. Raises: CtxdError invalid_params for both or
     neither, or for a malformed message."""
     if bool(messages) == bool(events):
-        raise CtxdError("invalid_params", "give messages or events, one of them", outcome="not_applied")
+        raise CtxdError("invalid_params", "give either messages or events", outcome="not_applied")
     return tuple(events) or tuple(map(_event_from, messages))
 
 

@@ -202,15 +202,16 @@ class ForkOperations(OperationGroup):
         made later than that: a checkpoint of whole turns is made once the next turn has begun."""
         found = await self.store.history(entity_id(commit), page=Page(limit=1))
         if not found:
-            hint = "commit.list has the commits there are."
+            hint = "commit.list lists the commits."
             raise CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
         fields = msgspec.convert(found[0].document.payload, Fields)
         session = fields.session
         if session is None or session not in self.sessions.lineage(params.session).sessions:
             if (inherited := await self._inherited(params.session, commit, found[0].tx)) is not None:
                 return params.session, AsOf(tx=found[0].tx), inherited
-            message = f"commit {commit} is of {f'session {session}' if session else 'no session'}, not {params.session}"
-            hint = "Name the session that the commit is of."
+            message = f"commit {commit} belongs to {f'session {session}' if session else 'no session'}"
+            message += f", not to {params.session}"
+            hint = "Name the session that the commit belongs to."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         at = AsOf(tx=found[0].tx)
         if fields.position is None or (end := await self._end_of_chat(session, at, fields.position)) == at:

@@ -54,7 +54,7 @@ class RemoteSession:
             if history:
                 found[id] = history[-1]
             elif await self._is_being_purged(id):
-                message = f"another host is purging {id}: its versions are gone, and its mark is not there yet"
+                message = f"another host is purging {id}: its versions are erased, the record of it is not here yet"
                 raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")
         return {id: found[id] for id in ids if id in found}
 
@@ -143,7 +143,7 @@ async def _requested(request: Awaitable[T]) -> T:
     try:
         return await request
     except XtdbFailure as error:
-        message = f"the XTDB node does not give the rows of another host: {error}"
+        message = f"cannot read the rows of another host from the XTDB node: {error}"
         raise CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied") from error
 
 

@@ -140,5 +140,5 @@ def _requesting(what: str, *, within_s: float = ANSWER_S) -> Iterator[None]:
 
 def unavailable(what: str, why: str) -> CtxdError:
     """Return the error of a call that needs the node."""
-    message = f"the XTDB node does not give {what}: {why}"
+    message = f"cannot read {what} from the XTDB node: {why}"
     return CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")

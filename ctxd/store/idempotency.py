@@ -103,6 +103,6 @@ def mismatch(op_id: str) -> CtxdError:
     return CtxdError(
         "idempotency_mismatch",
         f"operation id {op_id} was used with other parameters",
-        hint="Take a new op_id for a new call.",
+        hint="Use a new op_id for each new call.",
         outcome="not_applied",
     )

@@ -41,7 +41,9 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
                 sqlite_file.SqlFailed,
                 ValueError,
             ) as error:
-                raise StateDirError(f"{database} cannot be folded again: {error}", exit_code=_EXIT_DAMAGED) from error
+                raise StateDirError(
+                    f"the tables of {database} cannot be rebuilt: {error}", exit_code=_EXIT_DAMAGED
+                ) from error
             report = verified(root, step)
         return report, folded
     finally:

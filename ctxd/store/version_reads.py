@@ -227,7 +227,7 @@ class Reader:
     def _content(self, ref: str) -> Content:
         row = self.connection.execute("SELECT size, bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
         if row is None:
-            raise CtxdError("corrupt", f"content {ref} is referenced but not there")
+            raise CtxdError("corrupt", f"content {ref} is referenced but missing")
         size, stored = row
         if stored is None:
             return decode_content(self.artifacts.read(ref))

@@ -123,7 +123,7 @@ class HangLog:
         """Report changes since the last call. Returns: True if anything hangs."""
         now = frozenset(self._lookups.hanging())
         for place in sorted(now - self._reported):
-            self._report("tracker.hung", place, "its file system does not respond; nothing below is followed")
+            self._report("tracker.hung", place, "its file system does not respond; nothing below is tracked")
         for place in sorted(self._reported - now):
             self._report("tracker.recovered", place, "its file system responds again")
         self._reported = now

@@ -137,7 +137,7 @@ Whole: it is ``pinned``, was ``activated`` by request, was ``read``, is the outp
 ``changed`` since it was shown. In part: ``cut_on_entry`` because it is long, ``cut_for_budget``; ``repacked_*``: a
 repack replaced it with a stub, because the cache had expired, for the budget, or because keeping it had cost too much.
 ``purged``: its content was erased, and a stub or a line is left.
-``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the replies around it were
+``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the responses around it were
 removed for the budget; ``compacted``: a compaction replaced the conversation. As a line: ``read_by_call``, a call's
 output has its content; ``listed`` in the metadata pool; ``known_by_name``, never read; ``not_active`` any more, or
 collapsed. Nothing: ``left_pool`` or ``not_in_pool``, it is hidden; ``not_assembled``, no assembly since it was added.

@@ -24,7 +24,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ``in_flight``: pending calls of all its connections. ``requests_per_s`` and ``writes_per_s``: averages, with bursts
     of two seconds' worth. ``write_bytes_per_day``: bytes of parameters of its writes, an average with bursts of a whole
     day's worth, counted from the daemon's start. ``objects``: entries in the indexes of its sessions; a single call may
-    exceed it by the objects it finds. ``tracked_files``: files followed on disk; others are checked only when rendered.
+    exceed it by the objects it finds. ``tracked_files``: files tracked on disk; others are checked only when rendered.
     """
 
     connections: _Count = 8

@@ -84,8 +84,9 @@ class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s``: seconds since it was ready; ``incarnation``: count of its starts.
+    """Health and statistics of the daemon.
 
+    ``uptime_s``: seconds since it was ready. ``incarnation``: count of its starts on this state.
     ``degraded``: ``store.reason`` or ``store.projection.reason`` has the cause.
     """
 

@@ -1,4 +1,4 @@
-"""Trackers: files that the daemon follows on disk. Separate: ``daemon.status`` and ``tracker.list`` report them."""
+"""Trackers: files that the daemon tracks on disk. Separate: ``daemon.status`` and ``tracker.list`` report them."""
 
 from typing import Literal
 
@@ -13,10 +13,10 @@ WatcherKind = Literal["inotify", "native", "polling"]
 
 
 class Tracker(msgspec.Struct, frozen=True, kw_only=True):
-    """One followed file. ``path`` is canonical. ``by`` is None while it is orphaned.
+    """One tracked file. ``path`` is canonical. ``by`` is None while it is orphaned.
 
     ``reason``: the reason why it is orphaned or polled, else empty. ``since``: the start of its state, in ms since
-    1970. ``sessions``: the number of sessions that it is followed for.
+    1970. ``sessions``: the number of sessions that it is tracked for.
     """
 
     object: str
@@ -29,11 +29,11 @@ class Tracker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of all trackers. ``watcher`` is None if following is switched off.
+    """Totals of all trackers. ``watcher`` is None if tracking is switched off.
 
-    ``directories``: those with followed files. They have ``watches`` of the system; ``polled`` of them have no watch,
-    and ``away`` are not followed. ``overflows``: number of times that events were dropped and every file was checked.
-    ``refused``: files above the limit, which are not followed. ``events``: those of the system and of polling, and
+    ``directories``: those with tracked files. They have ``watches`` of the system; ``polled`` of them have no watch,
+    and ``away`` are not tracked. ``overflows``: number of times that events were dropped and every file was checked.
+    ``refused``: files above the limit, which are not tracked. ``events``: those of the system and of polling, and
     ``versions``: those stored for them, both since the daemon's start.
     """
 

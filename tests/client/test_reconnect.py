@@ -172,7 +172,7 @@ async def test_a_deadline_that_passes_in_a_repeat_names_the_failure_before_it(da
         return answered(self, call, deadline)
 
     monkeypatch.setattr(kind, "call", call)
-    with pytest.raises(Unavailable, match="the node is away; the next attempt had no answer when the 30 s") as caught:
+    with pytest.raises(Unavailable, match="the node is away; the next attempt had no reply when the 30 s") as caught:
         if make is connect:
             async with connect(daemon.path) as client:
                 await client.session_resume("s1")
@@ -199,10 +199,10 @@ async def test_a_call_that_was_repeated_leaves_no_cycle_that_holds_its_connectio
 
 async def test_a_silent_daemon_does_not_block_connecting_past_the_deadline(daemon):
     daemon.script["hello"] = lambda seen: HOLD
-    with pytest.raises(TimedOut, match=r"hello: no answer from .* within 0\.1 s"):
+    with pytest.raises(TimedOut, match=r"hello: no reply from .* within 0\.1 s"):
         async with connect(daemon.path, deadline_s=0.1):
             pass
-    with pytest.raises(TimedOut, match=r"hello: no answer from .* within 0\.1 s"):
+    with pytest.raises(TimedOut, match=r"hello: no reply from .* within 0\.1 s"):
         with connect_sync(daemon.path, deadline_s=0.1):
             pass
 

@@ -139,7 +139,7 @@ def test_a_sandbox_of_another_user_survives_every_kind_of_restart(machine: Boote
         assert program.stdout is not None
         assert "PermissionError" in program.stdout.read(), "of nobody else"
     (tried,) = (c for c in doctor(machine, 0) if c["name"] == f"sandbox {box.sandbox}")
-    assert (tried["verdict"], tried["found"]) == ("ok", "answered inside a sandbox without network")
+    assert (tried["verdict"], tried["found"]) == ("ok", "reachable inside a sandbox without network")
     with connect_sync(place(machine, "ctxd.sock"), deadline_s=WAIT_S) as again:
         again.sandbox_release(box.sandbox)
     machine.until("NFileDescriptorStore", "0")

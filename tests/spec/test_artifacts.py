@@ -78,7 +78,7 @@ def test_an_upload_continues_after_a_restart_and_is_stored_whole(
     with pytest.raises(Conflict, match="gap") as gap:
         host.artifact_upload("u", offset=2_000_000, data=b"x")
     assert gap.value.code == "upload_offset_mismatch"
-    assert re.fullmatch(r"upload: it has \d+ bytes, so offset \d+ leaves a gap", gap.value.message)
+    assert re.fullmatch(r"the upload has \d+ bytes, so offset \d+ would leave a gap", gap.value.message)
     kept.kill()
     kept.start()
     with connect_sync(kept.socket) as client:

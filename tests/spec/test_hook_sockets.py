@@ -73,12 +73,12 @@ def test_doctor_reports_events_that_wait_for_other_sockets(tmp_path: Path) -> No
     found = doctor(tmp_path, XDG_RUNTIME_DIR=folder)
     assert found["hooks"]["verdict"] == "ok"
     check = found[f"hooks for {other}"]
-    assert check["verdict"] == "warn" and "2 events waiting" in check["found"]
-    assert "start its daemon" in check["fix"] and str(spool(tmp_path, other)) in check["fix"]
-    assert "1 event waiting" in found[f"hooks for {odd}"]["found"]
+    assert check["verdict"] == "warn" and "2 spooled events" in check["found"]
+    assert "start the daemon" in check["fix"] and str(spool(tmp_path, other)) in check["fix"]
+    assert "1 spooled event" in found[f"hooks for {odd}"]["found"]
     hook(tmp_path, "claude", "--socket", str(socket))
     found = doctor(tmp_path, XDG_RUNTIME_DIR=folder)
-    assert "1 event waiting" in found["hooks"]["found"] and f"hooks for {socket}" not in found
+    assert "1 spooled event" in found["hooks"]["found"] and f"hooks for {socket}" not in found
     for path in spool(tmp_path, other).glob("*.event"):
         path.unlink()
     (spool(tmp_path, other) / LOST).write_text("1 full\n")

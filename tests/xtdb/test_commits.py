@@ -33,7 +33,7 @@ def test_commits_are_read_as_of_then_and_found_by_query_and_purged_at_the_node(
         host.level()
         for version in versions:
             assert client.commit_show(chain[1], tx=version.tx).commit == version
-        with pytest.raises(CallFailed, match="there was no commit"):
+        with pytest.raises(CallFailed, match="did not exist at that time"):
             client.commit_show(chain[2], tx=versions[0].tx - 1)
         found = client.object_query(BY_SESSION, args=["at-a-node"]).rows
         assert sorted(row[0] for row in found) == sorted(f"commit:{commit}" for commit in chain)

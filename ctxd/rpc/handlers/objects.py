@@ -295,7 +295,7 @@ def _size(stored: Stored) -> int:
 def _require_short(size: int, caller: Caller) -> None:
     if caller.reply_bytes_max is not None and size > caller.reply_bytes_max:
         message = f"the objects have more than {caller.reply_bytes_max:,} characters together"
-        raise CtxdError("too_large", message, hint="Ask for fewer objects at once, or without content.")
+        raise CtxdError("too_large", message, hint="Request fewer objects at once, or omit their content.")
 
 
 def _shown(stored: Stored, live: LiveSession | None, *, content: bool) -> ObjectVersion:

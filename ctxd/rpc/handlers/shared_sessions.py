@@ -93,7 +93,7 @@ class _SharedCalls:
         if not params.elsewhere:
             return await self._family[_LIST](caller, params)
         if params.file is not None:
-            hint = "Ask the daemon of each host, or leave file out."
+            hint = "Call the daemon of each host, or omit file."
             raise CtxdError("invalid_params", "elsewhere excludes file: other hosts know their own files", hint=hint)
         others, filters = self._others, await self._lists.filters(params)
         rows = [row for row in await others.elsewhere() if filters.passes(row)]

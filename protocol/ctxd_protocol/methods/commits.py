@@ -234,7 +234,7 @@ class CommitDeltasResult(Result, frozen=True, kw_only=True):
 
 
 class CommitDiscardParams(Params, frozen=True, kw_only=True):
-    """The commits whose deltas and summaries to destroy."""
+    """The commits whose deltas and summaries to erase."""
 
     commits: CommitIds
 
@@ -377,7 +377,7 @@ ROWS: Final = (
         result=CommitResult,
         access="record",
         writes=True,
-        summary="Commit what an agent has learned since its last commit.",
+        summary="Commit the events since an agent's last commit.",
         description="The same delta after the same parent within one second is one commit.",
         errors=(
             *_FOUND,
@@ -397,8 +397,8 @@ ROWS: Final = (
         result=CommitImportResult,
         access="host",
         writes=True,
-        summary="Commit deltas that an agent has had before, in one write.",
-        description="Sent again, nothing is written: the same delta in the same thread after the same parent is one "
+        summary="Commit many existing deltas in one write.",
+        description="A repeated call writes nothing: the same delta in the same thread after the same parent is one "
         "commit, whenever it is imported.",
         errors=(*_FOUND, "session_removed", "session_owned_elsewhere", "unsupported"),
         example={
@@ -452,9 +452,9 @@ ROWS: Final = (
         params=CommitDiscardParams,
         result=CommitDiscardResult,
         access="host",
-        summary="Destroy the deltas and summaries of commits that are of no more use.",
-        description="The commits keep their places in their chains, as purged ones do. Text that something else has too"
-        " stays: ``object.purge`` destroys a secret wherever it is. Discarding a commit again changes nothing.",
+        summary="Erase the deltas and summaries of commits that are no longer needed.",
+        description="The commits keep their places in their chains, as purged ones do. Text that another entity shares"
+        " is kept; ``object.purge`` erases a text everywhere. Discarding a commit again changes nothing.",
         errors=(
             "commit_not_found",
             "store_failed",
@@ -482,7 +482,7 @@ ROWS: Final = (
         result=CommitResult,
         access="record",
         writes=True,
-        summary="Give a commit a tag: a name that one commit of its principal has.",
+        summary="Tag a commit: a tag names at most one commit of a principal and session.",
         errors=("commit_not_found", "tag_conflict", "unsupported"),
         example={"commit": "ctx-9d216d08", "tag": "before-refactoring"},
     ),
@@ -500,7 +500,7 @@ ROWS: Final = (
         params=CommitMaterializeParams,
         result=CommitMaterializeResult,
         access="read",
-        summary="Get the context of a commit: the deltas of its chain in one.",
+        summary="Get the context of a commit: the concatenated deltas of its chain.",
         errors=("commit_not_found", "disk_full", "purged", "too_large", "unsupported"),
         example=_EXAMPLE,
         positional=("commit",),

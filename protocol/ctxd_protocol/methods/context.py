@@ -40,7 +40,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
     ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
     request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the request
-    body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no tools.
+    body; by default it is for the model of the last response (``spec`` requires ``model``), and declares no tools.
     ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has ``number`` 0
     and no ``context_id``.
     """
@@ -139,7 +139,7 @@ ROWS: Final = (
         access="observe",
         handle="current",
         summary="Get the id of the context that the agent works in: a commit.",
-        description="What is new in the session is committed first; without anything new nothing is written.",
+        description="New events of the session are committed first; if there are none, nothing is written.",
         errors=("session_not_found",),
         example={"session": "s1"},
         shows=".context_id",
@@ -184,7 +184,7 @@ ROWS: Final = (
         result=WhyResult,
         access="read",
         handle="why",
-        summary="Explain what the window has of an object, since when, and by which rule.",
+        summary="Explain how the window shows an object, since when, and by which rule.",
         errors=(*SESSION_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object"),
         example={"session": "s1", "object": "call_1"},
         shows=".rule",

@@ -77,7 +77,7 @@ ROWS: Final = (
         params=Nothing,
         result=DaemonStatus,
         access="host",
-        summary="Get the health and figures of the daemon.",
+        summary="Get the health and statistics of the daemon.",
         example={},
         shows=".sessions_live",
     ),

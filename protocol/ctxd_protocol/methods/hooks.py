@@ -42,9 +42,9 @@ ROWS = (
         access="host",
         writes=True,
         summary="Record an event of a harness in the session that captures it.",
-        description="The session is created on first sight, with the harness and its own id of the session as labels,"
-        " and is paused at the end of the harness's session; the next event resumes it. Prompts, tool calls and"
-        " responses are recorded once, by the harness's own ids, from however many hooks they come.",
+        description="The session is created at the first event, with the harness and its own id of the session as"
+        " labels, and is paused at the end of the harness's session; the next event resumes it. Prompts, tool calls and"
+        " responses are recorded once, by the harness's own ids, even if several hooks report them.",
         errors=(*ACTIVE_ERRORS, "invalid_path"),
         example={
             "harness": "codex",

@@ -107,9 +107,9 @@ ROWS: Final = (
         result=SearchQueryResult,
         access="read",
         summary="Search the text of sessions and commits.",
-        description="Found are prompts, responses, reasoning, tool calls with arguments and output, compactions, "
-        "summaries of commits and labels of sessions, also within captured and imported commits; not the content of "
-        "files. What was purged, and sessions in the trash, are not found. A sandbox searches one of its own sessions.",
+        description="Searches prompts, responses, reasoning, tool calls with arguments and output, compactions, "
+        "summaries of commits and labels of sessions, also within captured and imported commits, but not the content "
+        "of files. Purged text and sessions in the trash are excluded. A sandbox searches one of its own sessions.",
         errors=("session_not_found", "invalid_path", "store_unavailable"),
         example={"query": "parser tabs"},
         shows=".hits",

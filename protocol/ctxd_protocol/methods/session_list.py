@@ -69,8 +69,8 @@ class SessionAnnotateParams(SessionParams, frozen=True, kw_only=True):
     """Properties of a session in a listing, in any state; those left out are unchanged.
 
     ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing ones;
-    None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``: the data of
-    the harness's own record of the session, replaced as a whole.
+    one with the value None is removed. ``directory``: the new path of the project on the host, if it was moved.
+    ``recorded``: the data of the harness's own record of the session, replaced as a whole.
     """
 
     title: Annotated[str, msgspec.Meta(max_length=TITLE_CHARS_MAX)] | None = None
@@ -101,8 +101,8 @@ ROWS: Final = (
         writes=True,
         handle="annotate",
         summary="Set a session's title, labels and project, and archive it.",
-        description="Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session"
-        " one of the list again.",
+        description="Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session"
+        " visible again.",
         errors=(*SESSION_ERRORS, "invalid_path"),
         example={"session": "s1", "title": "Fix the parser"},
         shows=".session.title",

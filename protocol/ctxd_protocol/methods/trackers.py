@@ -1,4 +1,4 @@
-"""Method ``tracker.list``: files that are followed on disk."""
+"""Method ``tracker.list``: files that are tracked on disk."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from ctxd_protocol.tracker_types import Tracker, TrackerState, Watching
 class TrackerListParams(Params, frozen=True, kw_only=True):
     """Filters, all of which must hold.
 
-    With ``session``, all files that it has read are listed; without it, only followed files.
+    With ``session``, all files that it has read are listed; without it, only tracked files.
     """
 
     session: SessionIdText | None = None
@@ -33,7 +33,7 @@ ROWS: Final = (
         params=TrackerListParams,
         result=TrackerListResult,
         access="host",
-        summary="List the files followed on disk, and their watchers.",
+        summary="List the files tracked on disk, and their watchers.",
         errors=("session_not_found",),
         example={"session": "s1"},
         shows=".watching.files",

@@ -356,7 +356,7 @@ def test_doctor_distinguishes_a_stuck_daemon_from_a_missing_one(ctx, tmp_path, m
         stuck.listen()
         ran = ctx("doctor", "--socket", str(path))
     assert ran.code == 7
-    assert re.search(r"✗ daemon +no answer from .*\n +fix: it is stuck", ran.out), ran.out
+    assert re.search(r"✗ daemon +no reply from .*\n +fix: it is stuck", ran.out), ran.out
 
 
 GOLDEN = """\
@@ -533,7 +533,7 @@ def test_an_import_that_a_sandbox_may_not_make_ends_at_its_first_refusal(real, r
 def test_a_session_without_a_commit_is_named_with_the_command_that_makes_one(real, session):
     ran = real("show", session.id)
     assert (ran.code, ran.out) == (3, "")
-    assert ran.err == f"ctx: session {session.id} has no commit yet; ctx current -s {session.id} makes one\n"
+    assert ran.err == f"ctx: session {session.id} has no commit yet; ctx current -s {session.id} creates one\n"
 
 
 def test_an_export_of_a_session_whose_conversation_is_in_commits_names_them(real, running, tmp_path):

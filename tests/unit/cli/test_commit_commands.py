@@ -169,7 +169,7 @@ def test_a_fork_begins_at_a_commit_in_each_of_its_names(real, own, chain):
 def test_an_empty_name_is_not_the_newest_commit(real, chain, words):
     """The name may come from a variable of a script that is not set."""
     ran = real(*words, "")
-    assert (ran.code, "empty name" in ran.err) == (2, True)
+    assert (ran.code, "the name of the commit is empty" in ran.err) == (2, True)
 
 
 @pytest.mark.requirement("CMT-17")
@@ -533,11 +533,11 @@ def test_the_default_session_without_a_commit_is_named_in_the_remedy(real, own, 
     assert (ran.code, ran.err) == (
         3,
         f"ctx: session {own.id} has no commit yet, and no event to commit; "
-        "its first message makes one possible; ctx checkpoint commits a delta from a file\n",
+        "it can be committed once it has a message; ctx checkpoint commits a delta from a file\n",
     )
     own.user("one")
     named = real(*(word.format(s=own.id) for word in words))
-    assert named.err == f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} makes one\n"
+    assert named.err == f"ctx: session {own.id} has no commit yet; ctx current -s {own.id} creates one\n"
     own.client.context_current(session=own.id)
     assert f"session {own.id} has no commit yet" not in real(*(word.format(s=own.id) for word in words)).err
 

@@ -63,7 +63,7 @@ def test_followed_files_match_the_daemons_status(ctx, tmp_path):
             client.file_index(made, str(tmp_path / "a.py"))
             block_until(lambda: client.daemon_status().tracking.directories)
         ran = ctx("--socket", following.socket, "doctor", "--json")
-    (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "followed files")
+    (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "tracked files")
     assert found == "1 in 1 directory by polling"
 
 
@@ -93,7 +93,7 @@ def test_a_mount_missing_or_different_for_the_daemon_is_reported(box, pid, tmp_p
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_sandbox_is_reached_from_inside_a_real_one(box):
     (found,) = daemon_checks.check_sandbox_access([box])
-    assert (found.verdict, found.found) == ("ok", "answered inside a sandbox without network")
+    assert (found.verdict, found.found) == ("ok", "reachable inside a sandbox without network")
     Path(box.socket).rename(f"{box.socket}.away")
     (found,) = daemon_checks.check_sandbox_access([box])
     assert verdict(found) == "fail"
@@ -113,7 +113,7 @@ def test_an_untestable_sandbox_is_reported_as_such(box, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     for uid, user in ((None, own), (own + 2, own + 2)):
         (found,) = daemon_checks.check_sandbox_access([msgspec.structs.replace(box, uid=uid)], str(refuses))
-        assert (found.verdict, found.found) == ("ok", f"user {user}'s: ctx doctor as root tries it")
+        assert (found.verdict, found.found) == ("ok", f"not tested: it belongs to user {user}; run ctx doctor as root")
     (found,) = daemon_checks.check_sandbox_access([msgspec.structs.replace(box, uid=own + 1)], str(refuses))
     assert verdict(found) == "warn", "its own user can try it"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))

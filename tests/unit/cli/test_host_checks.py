@@ -109,7 +109,7 @@ def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path, monkey
     other.chmod(0o755)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "ctx"), "doctor"])
     found = host_checks.executables(str(tmp_path))
-    assert found.found == f"{other} is not the ctxd of this ctx"
+    assert found.found == f"{other} belongs to another installation than this ctx"
     assert found.fix == f"put {tmp_path / 'bin'} first on the PATH"
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "ctx"), "doctor"])
     assert verdict(host_checks.executables(str(tmp_path))) == "ok", "both lie in one folder"

@@ -28,7 +28,7 @@ ENDS_S_MAX = 30.0
 """Seconds that anything may take that does not wait for what hangs."""
 HELD_S_MAX = 600.0
 """Seconds after which a look that hangs would end by itself: longer than any test."""
-TOLD_HANGING = "its file system does not respond; nothing below is followed"
+TOLD_HANGING = "its file system does not respond; nothing below is tracked"
 
 
 class Far:

@@ -61,7 +61,7 @@ def _node(url: str) -> Iterator[Finding]:
     elif not any(url.startswith(f"http://{host}") for host in ("127.0.0.1", "localhost", "[::1]")):
         yield warn(
             "socket",
-            f"{url} is not of this host",
+            f"{url} is on another host",
             "restrict access: any program that can reach a node can read and write everything",
         )
     try:

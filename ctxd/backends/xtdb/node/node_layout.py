@@ -92,7 +92,7 @@ class Installation:
         if record is None or not self.program.exists():
             raise NodeFailure(f"no node is installed in {self.directory}", remedy=remedy, exit_code=EXIT_MISSING)
         if record.digest != program_digest():
-            message = f"the node in {self.directory} is of another version of ctxd"
+            message = f"the node in {self.directory} was built by another version of ctxd"
             raise NodeFailure(message, remedy=remedy, exit_code=EXIT_MISSING)
         return record
 
