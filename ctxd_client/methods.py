@@ -1220,6 +1220,7 @@ class ClientMethods(ABC):
     ) -> ObjectScanResult:
         """Search stored content for secrets.
 
+        Commits of clients and imports are scanned too; those that the daemon made have the texts of the chat.
         ``history``: also scan earlier versions of files, tool calls and system prompts.
 
         Raises: ``NotFound`` (session_not_found).

@@ -53,9 +53,9 @@ def scan(
     """Look for secrets in PATHS, or in the data of the daemon.
 
     Directories are searched recursively; '-' reads standard input; the default is the current directory. --session and
-    --all search the daemon's data: files, tool calls, system prompts, labels, paths, entries, declared tools, and chats
-    turn by turn, but neither artifacts nor the deltas and summaries of commits. Equal secrets in this data have equal
-    tags.
+    --all search the daemon's data: files, tool calls, system prompts, labels, paths, entries, declared tools, chats
+    turn by turn, and captured and imported commits with their summaries, but no artifacts. Equal secrets in this data
+    have equal tags.
 
     Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
     """
@@ -132,17 +132,21 @@ def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, by
 
 def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int]:
     hits: list[FoundSecret] = []
-    scanned = 0
+    scanned = left_out = 0
     with run.client() as client:
         id = session_id(client, session) if session else None
         cursor: str | None = None
         while True:
             page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
             scanned += page.scanned
+            left_out += page.left_out
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
                 place = f"{row.object} {row.label}"
                 hits += [FoundSecret(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
             cursor = page.next_cursor
             if cursor is None:
+                if left_out:
+                    has = "is left out: its delta has" if left_out == 1 else "are left out: their deltas have"
+                    run.screen.note(f"{count(left_out, 'commit')} {has} more than 16 MiB")
                 return hits, scanned

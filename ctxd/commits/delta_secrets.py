@@ -14,7 +14,8 @@ from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.cbor_array_secrets import captured_array
 from ctxd.formats.delta_formats import DELTA_FORMATS, Counts, count
 from ctxd.objects.document import Content, decode_content, encode_content
-from ctxd.secrets.redaction import Capture
+from ctxd.secrets.redaction import Capture, Guard
+from ctxd_protocol.secret_types import Secrets
 
 
 class _Object(msgspec.Struct):
@@ -68,6 +69,19 @@ def captured(capture: Capture, format: str, content: Content) -> Content:
         hint = "Send it in a known format, or set the session's policy on secrets to flag."
         raise CtxdError("unsupported", message, hint=hint, outcome="not_applied")
     return content
+
+
+def found_in_delta(guard: Guard, format: str, content: Content) -> Secrets | None:
+    """Return the secrets in a stored delta; None if there are none. Bytes of an unknown format are not searched, and
+    content that is not in ``format`` is searched as text."""
+    capture = Capture(guard, "flag")
+    try:
+        captured(capture, format, content)
+    except CtxdError:
+        if isinstance(content, str):
+            capture = Capture(guard, "flag")
+            capture.text(content)
+    return capture.secrets
 
 
 def _captured_lines(capture: Capture, format: str, content: Content) -> Content:

@@ -1216,6 +1216,7 @@ class SyncClientMethods(ABC):
     ) -> ObjectScanResult:
         """Search stored content for secrets.
 
+        Commits of clients and imports are scanned too; those that the daemon made have the texts of the chat.
         ``history``: also scan earlier versions of files, tool calls and system prompts.
 
         Raises: ``NotFound`` (session_not_found).

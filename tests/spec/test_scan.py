@@ -1,14 +1,18 @@
 """Secrets: how `ctx scan` looks for them, and that it never shows one."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
+from ctxd.rpc.handlers.objects import SCANNED_DELTA_BYTES_MAX
+from ctxd_client import SyncClient
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.secrecy import OTHER, PASSWORD, TOKEN, Start, ctx, say
+from tests.spec.test_artifacts import upload
 
 
 @pytest.mark.requirement("SEC-7")
@@ -102,6 +106,42 @@ def test_ctx_scan_finds_secrets_in_entries_and_in_declared_tools(daemon: Running
         (f"session_entry:{s.id}#token", "entry token"),
         (f"session:{s.id}", "tools declared in assembly 1"),
     }
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_secrets_in_deltas_and_summaries_of_commits_of_clients(
+    daemon: Running, client: SyncClient, start: Start
+) -> None:
+    s = start(secrets="off", checkpoint="turn")
+    s.user(f"use {TOKEN}")
+    own = client.context_current(session=s.id).context_id
+    line = json.dumps({"type": "user", "message": {"role": "user", "content": f"Use {OTHER}."}}) + "\n"
+    captured = client.commit_checkpoint("claude-code-v1", line, session=s.id).commit.commit
+    unknown = client.commit_checkpoint("own-v1", f"it is {TOKEN}", session=s.id, summary=f"with {OTHER}").commit.commit
+    binary = client.commit_checkpoint("own-v1", delta_base64=b64encode(b"\xff" + TOKEN.encode()).decode(), session=s.id)
+    for which in (("-s", s.id), ("--all",), ("--all", "--history")):
+        done = ctx(daemon.socket, "scan", *which, "--json")
+        assert done.returncode == 8 and TOKEN not in done.stdout and OTHER not in done.stdout
+        found = {(item["place"].split()[0], item["rule"]) for item in json.loads(done.stdout)["items"]}
+        wanted = {(captured, "openai-key"), (unknown, "github-token"), (unknown, "openai-key")}
+        assert wanted <= {(place.removeprefix("commit:"), rule) for place, rule in found}
+        places = {place for place, _ in found}
+        assert f"commit:{own}" not in places, "the chat has the same text"
+        assert f"commit:{binary.commit.commit}" not in places, "bytes are not searched"
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_leaves_out_deltas_above_its_limit_and_reports_their_number(
+    daemon: Running, client: SyncClient, start: Start
+) -> None:
+    s = start(secrets="off")
+    s.user("hello")
+    upload(client, "large", b"\xff" * (SCANNED_DELTA_BYTES_MAX + 1))
+    put = client.artifact_put(upload="large")
+    client.commit_checkpoint("own-v1", artifact=put.artifact, session=s.id)
+    done = ctx(daemon.socket, "scan", "-s", s.id)
+    assert done.returncode == 0
+    assert "1 commit is left out: its delta has more than 16 MiB" in done.stderr
 
 
 @pytest.mark.requirement("SEC-7")

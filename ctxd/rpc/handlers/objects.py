@@ -7,12 +7,14 @@ forms are decided here.
 
 from base64 import b64encode
 from contextlib import aclosing
+from functools import partial
 from heapq import nsmallest
 from itertools import groupby
 from typing import Any, Final, cast
 
 import msgspec
 
+from ctxd.commits.delta_secrets import found_in_delta
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
@@ -27,7 +29,7 @@ from ctxd.objects.generated_ids import (
     number_of,
     session_of,
 )
-from ctxd.objects.kinds import state_of
+from ctxd.objects.kinds import is_purged, state_of
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.policy import rules_found
 from ctxd.secrets.redaction import Capture, Guard
@@ -38,6 +40,7 @@ from ctxd.sessions.purge_operations import Proof, again, kept_outputs, purge, pu
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session_loading import batched
+from ctxd.store import commit_index
 from ctxd.store.commit_index import fields_of
 from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -48,8 +51,11 @@ from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
 _CURSOR = "Pass next_cursor of the previous page unchanged."
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
-_INNER: Final = ("assembly:", "session_entry:")
-"""Prefixes of other entities that are searched: assemblies, which contain the declared tools, and entries."""
+_INNER: Final = ("assembly:", "session_entry:", COMMIT_PREFIX)
+"""Prefixes of other entities that are searched: assemblies, which contain the declared tools, entries and commits."""
+
+SCANNED_DELTA_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Maximum bytes of a delta that ``object.scan`` searches: all of it is in memory at once."""
 
 
 class ObjectCalls:
@@ -214,14 +220,20 @@ class SecretCalls:
         ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)
         more, ids = len(ids) > params.limit, ids[: params.limit]
         rows: list[wire.Scanned] = []
+        left_out = 0
         for first in range(0, len(ids), _SCANNED_AT_ONCE):
             some = ids[first : first + _SCANNED_AT_ONCE]
             before = {id: before_id for id in some if (before_id := _assembly_before(id)) is not None}
-            read = dict.fromkeys((*(id for id in some if not id.startswith(_CHATS)), *before.values()))
+            whole = (id for id in some if not id.startswith((_CHATS, COMMIT_PREFIX)))
+            read = dict.fromkeys((*whole, *before.values()))
             versions = await self._store.bulk(list(read), content=True)
             for id in some:
                 if id.startswith(_CHATS):
                     rows += await self._chat(id)
+                elif id.startswith(COMMIT_PREFIX):
+                    found = await self._commit(id)
+                    rows += found or ()
+                    left_out += found is None
                 elif (stored := versions.get(id)) is None:
                     continue
                 elif stored.document.type == "assembly":
@@ -232,10 +244,12 @@ class SecretCalls:
                         rows += await self._object(msgspec.structs.replace(stored.document, payload={}), history=False)
                 else:
                     rows += await self._object(stored.document, history=params.history)
-        return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
+        return wire.ObjectScanResult(
+            objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None, left_out=left_out
+        )
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
-        """Return at most ``limit`` ids of objects, entries and assemblies after ``after``, in order: those of
+        """Return at most ``limit`` ids of objects, commits, entries and assemblies after ``after``, in order: those of
         ``session``, or all without one."""
         inner: list[str] = []
         for prefix in _INNER if session is None else (assemblies_prefix(session), entries_prefix(session)):
@@ -245,9 +259,28 @@ class SecretCalls:
         if session is not None:
             live = await self._sessions.live(session)
             own = (chat_id(session), session_object_id(session), system_prompt_id(session))
-            return nsmallest(limit, (id for id in {*live.state.index, *map(str, own), *inner} if id > after))
+            commits = await self._store.read_index(partial(commit_index.of_session, session=session))
+            return nsmallest(limit, (id for id in {*live.state.index, *map(str, own), *inner, *commits} if id > after))
         found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
         return sorted((*(listed.stored.document.id for listed in found), *inner))[:limit]
+
+    async def _commit(self, id: str) -> list[wire.Scanned] | None:
+        """The secrets in the summary and the delta of a commit, unless the daemon made it of a chat; None if the delta
+        is too large."""
+        stored = (await self._store.heads((id,)))[id]
+        fields = None if stored is None else fields_of(stored.document)
+        if stored is None or fields is None or fields.position is not None:
+            return []
+        guard, ref = self._sessions.guard, stored.content_ref
+        secrets = await self._scanning.run(scanned, guard, stored.document)
+        if ref is not None and not is_purged(stored.document):
+            sizes = await self._store.read_index(partial(commit_index.content_sizes, refs=(ref,)))
+            if sizes.get(ref, 0) > SCANNED_DELTA_BYTES_MAX:
+                return None
+            content = (await self._store.contents((ref,), keep=False))[ref]
+            more = await self._scanning.run(found_in_delta, guard, fields.format, content)
+            secrets = merged(secrets, None if more is None else Found(more.found, ()))
+        return [] if secrets is None else [_scanned_row(guard, stored.document, secrets)]
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
@@ -380,7 +413,7 @@ def _scanned_row(guard: Guard, document: Document, secrets: Found) -> wire.Scann
         id = str(session_object_id(session_of(id) or ""))
     return wire.Scanned(
         object=id,
-        type=cast(ObjectType, type),
+        type=cast(wire.ScannedType, type),
         # A path may contain a secret too.
         label=guard.redacted(label),
         found=secrets.found,

@@ -162,6 +162,7 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
 class ObjectScanParams(Params, frozen=True, kw_only=True):
     """The page to scan, of a session or by default of the whole store.
 
+    Commits of clients and imports are scanned too; those that the daemon made have the texts of the chat.
     ``history``: also scan earlier versions of files, tool calls and system prompts.
     """
 
@@ -171,14 +172,17 @@ class ObjectScanParams(Params, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+ScannedType = ObjectType | Literal["commit"]
+
+
 class Scanned(msgspec.Struct, frozen=True, kw_only=True):
-    """An object with secrets, or one turn of a chat.
+    """An object or a commit with secrets, or one turn of a chat.
 
     ``lines``: line numbers from 1; empty for secrets in arguments, a path or metadata. ``label`` is redacted.
     """
 
     object: str
-    type: ObjectType
+    type: ScannedType
     label: str
     found: tuple[SecretFound, ...]
     lines: tuple[int, ...]
@@ -186,11 +190,13 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectScanResult(Result, frozen=True, kw_only=True):
-    """Findings in ``scanned`` objects; no ``next_cursor`` at the end."""
+    """Findings in ``scanned`` objects and commits; no ``next_cursor`` at the end. ``left_out``: the number of commits
+    among them whose delta has more than 16 MiB, which is not scanned."""
 
     objects: tuple[Scanned, ...]
     scanned: int
     next_cursor: str | None
+    left_out: int = 0
 
 
 class ObjectQueryParams(Params, frozen=True, kw_only=True):
