@@ -14,7 +14,9 @@ import msgspec
 from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.hook import delivery
+from ctxd.hook.daemon_connection import now
 from ctxd.hook.event_spool import LOST, SETTINGS, EventSpool
+from ctxd.hook.spool_delivery import SpoolDelivery
 from ctxd.transcripts.record_decoding import decoded
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import without_state_home
@@ -41,15 +43,25 @@ class HeldEvents:
         """Erase the events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all events of
         that session.
 
-        Returns their number. Raises: OSError for a directory that cannot be used, after erasing all other events.
+        Returns their number. Raises: OSError for a directory or an event that cannot be read, after erasing all other
+        events.
         """
         wanted = [name for name in names if name]
-        erased, failure = 0, self._failure
+        quoting, erased, failure = _quoting(wanted), 0, self._failure
         for waiting in self._spools:
             try:
-                erased += _erase_in(waiting, wanted)
+                found = [*waiting.all_names(), *waiting.drafts()]
             except OSError as error:
-                failure = failure or error
+                failure, found = failure or error, []
+            for name in found:
+                try:
+                    if _quotes(waiting.read(name), wanted, quoting):
+                        waiting.erase(name)
+                        erased += 1
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    failure = failure or error
         if failure is not None:
             raise failure
         return erased
@@ -72,16 +84,6 @@ def hold(socket: str | None) -> Iterator[HeldEvents]:
         yield HeldEvents(spools, failure)
 
 
-def _erase_in(waiting: EventSpool, wanted: list[str]) -> int:
-    erased, quoting = 0, _quoting(wanted)
-    for name in (*waiting.names(), *waiting.drafts()):
-        with suppress(FileNotFoundError):
-            if _quotes(waiting.read(name), wanted, quoting):
-                waiting.erase(name)
-                erased += 1
-    return erased
-
-
 def _spools(own: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the sockets for which this user's hooks may keep events, each with the environment that sets the place."""
     both = (without_state_home(os.environ), dict(os.environ))
@@ -100,7 +102,7 @@ def deliver_waiting(socket: str | None) -> None:
         if (waiting := delivery.find_spool(path, os.environ)) is not None:
             try:
                 if not waiting.is_empty():
-                    delivery.deliver_waiting(waiting, path, delivery.now() + _DELIVERY_S)
+                    SpoolDelivery(waiting, path, now() + _DELIVERY_S).deliver(retries_all=True)
             finally:
                 waiting.close()
 
@@ -126,7 +128,8 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
         with _waiting(find_socket(socket).path, dict(os.environ)) as waiting:
             if waiting is None:
                 return ok(name, "no spooled events")
-            number, lost, ignored = len(waiting.names()), waiting.lost(), waiting.settings()
+            number, lost, ignored = len(waiting.all_names()), waiting.lost(), waiting.settings()
+            postponed = number - len(waiting.names())
     except OSError as error:
         folder = delivery.waiting_root(os.environ)
         return fail(
@@ -140,6 +143,10 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
     if ignored:
         corrected = f"correct it where the harness or its hooks set it; then remove {waiting.path}/{SETTINGS}"
         return warn(name, f"a hook ignored {ignored[-1]}", corrected)
+    if postponed:
+        retried = "the daemon accepts them once this host owns their sessions; hooks retry them every minute"
+        remedy = retried if postponed == number else f"{remedy}; for the postponed ones, {retried}"
+        return warn(name, f"{count(number, 'spooled event')}, {postponed} of them postponed by the daemon", remedy)
     return warn(name, f"{count(number, 'spooled event')}", remedy) if number else ok(name, "no spooled events")
 
 

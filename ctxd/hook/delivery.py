@@ -14,9 +14,21 @@ import sys
 import time
 from _json import encode_basestring, scanstring  # type: ignore[import-not-found,unused-ignore]
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
-from _socket import AF_UNIX, SOCK_STREAM, socket
 
-from ctxd.hook.hook_settings import delivery_s, shorten_chars, unusable_settings
+from ctxd.hook.daemon_connection import (
+    DELIVERED,
+    POSTPONED,
+    POSTPONED_FOLDER,
+    REFUSED,
+    RETRY_LIMIT_S,
+    RETRY_S,
+    UNANSWERED,
+    DaemonConnection,
+    code_of,
+    delivery_s,
+    now,
+    retry_age_s,
+)
 
 TYPE_CHECKING = False  # The module ``typing`` takes long to load.
 if TYPE_CHECKING:
@@ -61,14 +73,6 @@ _TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
-
-REFUSALS = {
-    "parse_error", "invalid_request", "invalid_params", "invalid_path", "too_large", "idempotency_mismatch",
-    "internal_error", "session_closed", "session_removed",
-}  # fmt: skip
-"""Permanent errors of an event. After any other error, such as one of an older daemon, the event waits."""
-
-DELIVERED, REFUSED, POSTPONED, UNREACHABLE, UNANSWERED = range(5)
 
 
 def main(arguments: list[str]) -> None:
@@ -117,40 +121,51 @@ class HookRun:
             name_session(os.environ, options.get("--socket"))
         event, name = HookedEvent(harness, raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
-        given = options.get("--shorten")
-        frame = _frame(harness, with_transcript_lines(event, order), at_ns, shorten_chars(given or ""))
+        chars, unusable, given = 0, list[str](), options.get("--shorten")
+        if given is not None or "CTXD_HOOK_SECONDS" in os.environ:
+            from ctxd.hook.hook_settings import shorten_chars, unusable_settings
+
+            chars, unusable = shorten_chars(given or ""), unusable_settings(os.environ, given)
+        frame = _frame(harness, with_transcript_lines(event, order), at_ns, chars)
         order.wait()
-        reply = self._deliver(frame, name, may_wait=order.has_waiting)
+        reply = self._deliver(frame, name, order)
         if b'"output":"' in reply:
             import json
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
         order.end()
-        if unusable := unusable_settings(os.environ, given):
+        if unusable:
             make_spool(self._socket, os.environ).note_settings(unusable)
+        if reply and order.has_retry:
+            from ctxd.hook.spool_delivery import SpoolDelivery
 
-    def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:
+            SpoolDelivery(make_spool(self._socket, os.environ), self._socket, now() + RETRY_LIMIT_S).retry()
+
+    def _deliver(self, frame: bytes, name: str, order: "EventOrder") -> bytes:
         """Send ``frame`` after all waiting events, or keep it. Return the daemon's reply, empty for none."""
-        ends = now() + delivery_s(os.environ)
+        ends, may_wait = now() + delivery_s(os.environ), order.has_waiting
         sent, reply = (POSTPONED, b"") if may_wait else DaemonConnection(self._socket, ends).call(frame)
         if sent == DELIVERED:
             self._is_safe = True
             return reply
         waiting = make_spool(self._socket, os.environ)
-        name = waiting.after_waiting(name) if may_wait else name
+        name = f"{waiting.after_waiting(name) if may_wait else name}-{order.session_key}"
         reason, reply = code_of(reply) if sent == REFUSED else waiting.add(name, frame), b""
         self._is_safe = sent != REFUSED and not reason
         if sent == UNANSWERED:
             waiting.hold()
         if may_wait and not waiting.is_held():
+            from ctxd.hook.spool_delivery import SpoolDelivery
+
             own = waiting.file_of(name)
             unkept = {own: frame} if reason else {}
-            reply = deliver_waiting(waiting, self._socket, ends, own, unkept)
+            reply = SpoolDelivery(waiting, self._socket, ends).deliver(own, unkept)
             # The delivery of other events has made room, unless it has failed as well.
             reason = waiting.add(name, frame) if unkept else ""
         if reason:
             waiting.note_lost(reason)
         self._is_safe = True
+        waiting.close()
         return reply
 
 
@@ -226,6 +241,7 @@ class HookedEvent:
     def __init__(self, harness: str, raw: bytes) -> None:
         self.raw = raw
         self.text = text = raw.rstrip().decode("utf-8", "replace")
+        self.harness = harness
         self.kind = _member(text, text.find('"hook_event_name"'))
         self.session = _member(text, text.find('"session_id"'))
         self.transcript = _member(text, text.find('"transcript_path"'))
@@ -247,14 +263,18 @@ class EventOrder:
     """
 
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
-        self.has_waiting = False  # True if the spool has events.
+        self.has_waiting = False  # True if events in the spool precede this one.
+        self.has_retry = False  # True if it is time to retry the postponed events.
         self.earlier_calls: list[str] | None = None  # Those of the same answer, for the start of a call.
         self._folder: int | None = None
         self._late_folder: int | None = None
         self._path = path
         self._name = name
         self._is_main = event.is_main
-        self._session = f"-{_plain(event.session)}-"
+        session = _plain(event.session)
+        # It ends the names of the session's waiting events, and names the directory of those that are postponed.
+        self.session_key = f"{_plain(event.harness)}-{session}"
+        self._session = f"-{session}-"
         self._call = f"{self._session}{_plain(event.call)}{LATE}"
         self.is_end = event.kind in _TOOL_EVENTS[1:]
         self._own_start = self._call if self.is_end else "/"  # No name of a file ends with "/".
@@ -297,6 +317,8 @@ class EventOrder:
         transcript. Raises: OSError."""
         with os.scandir(self._folder) as entries:  # Not a list: thousands may wait.
             self.has_waiting = any(entry.name.endswith(WAITING) for entry in entries)
+        # After the listing: events are moved from the one directory to the other, never back.
+        self._note_postponed()
         if self._late_folder is None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
@@ -309,6 +331,13 @@ class EventOrder:
             self._session in each and each < self._name and self._is_awaited(each) and _age_s(each) < LATE_S
             for each in self._late
         )
+
+    def _note_postponed(self) -> None:
+        """Note whether events of the session are postponed, and whether it is time to retry. Raises: OSError."""
+        if (age := retry_age_s(self._folder)) is not None:
+            self.has_retry = age > RETRY_S
+            if os.access(f"{POSTPONED_FOLDER}/{self.session_key}", os.F_OK, dir_fd=self._folder):
+                self.has_waiting = True
 
     def end(self) -> None:
         """Stop holding up later events: remove this event's file, and those of killed hooks. Raises: OSError."""
@@ -422,114 +451,6 @@ def _quoted(raw: bytes) -> bytes:
     return quoted.encode()
 
 
-def deliver_waiting(
-    waiting: "EventSpool", path: str, ends: float, own: str = "", unkept: dict[str, bytes] | None = None
-) -> bytes:
-    """Deliver all waiting events, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
-
-    ``unkept``: events for which the spool has no room. They are delivered as if they were in it, and those that the
-    daemon has accepted or refused are removed. If another hook is delivering, this waits for it, so that all events of
-    a session arrive in order.
-    """
-    found, connection, unkept, postponed = b"", DaemonConnection(path, ends), unkept or {}, set[str]()
-    if not _take_over(waiting, connection, ends):
-        return b""
-    while names := sorted({*waiting.names(), *unkept} - postponed):
-        for name in names:
-            if now() >= ends:
-                return found
-            if (frame := unkept.get(name) or waiting.whole(name)) is None:
-                continue
-            sent, reply = connection.call(frame)
-            if sent == POSTPONED:
-                postponed.add(name)
-            elif sent in (DELIVERED, REFUSED):
-                found = reply if (sent, name) == (DELIVERED, own) else found
-                _settle(waiting, name, unkept, code_of(reply) if sent == REFUSED else "")
-            else:
-                if sent == UNANSWERED:
-                    waiting.hold()
-                return found
-    return found
-
-
-def _take_over(waiting: "EventSpool", connection: "DaemonConnection", ends: float) -> bool:
-    """Begin to deliver: wait for a hook that is delivering, and connect, before the waiting events are listed, of which
-    there may be thousands. Returns: False if this is impossible until ``ends``."""
-    while not waiting.lock():
-        if now() > ends:
-            return False
-        time.sleep(_PAUSE_S)
-    if failure := connection.open():
-        if failure == UNANSWERED:
-            waiting.hold()
-        return False
-    waiting.clear()
-    return True
-
-
-def _settle(waiting: "EventSpool", name: str, unkept: dict[str, bytes], refusal: str) -> None:
-    """Remove an event that the daemon has accepted, or refused with the code ``refusal``. Raises: OSError."""
-    if refusal:
-        waiting.note_lost(refusal)
-    if unkept.pop(name, None) is None:
-        waiting.erase(name)
-
-
-class DaemonConnection:
-    """A connection to the daemon at ``path``, opened by the first call, for use until ``ends``."""
-
-    def __init__(self, path: str, ends: float) -> None:
-        self._path = path
-        self._ends = ends
-        self._wire: socket | None = None
-
-    def open(self) -> int:
-        """Connect, unless this is connected. Returns: 0, UNREACHABLE, or UNANSWERED if the time was up."""
-        if self._wire is not None:
-            return 0
-        try:
-            wire = socket(AF_UNIX, SOCK_STREAM)
-            wire.settimeout(self._left())
-            wire.connect(self._path)
-        except TimeoutError:
-            return UNANSWERED
-        except OSError:
-            return UNREACHABLE
-        self._wire = wire
-        return 0
-
-    def call(self, frame: bytes) -> tuple[int, bytes]:
-        """Send ``frame``. Returns: the outcome, and the reply if there is one. REFUSED is permanent; POSTPONED is not,
-        as for a session of another host; UNANSWERED means that the time was up."""
-        if failure := self.open():
-            return failure, b""
-        assert self._wire is not None, "it is open"
-        reply = b""
-        try:
-            self._wire.settimeout(self._left())
-            self._wire.sendall(frame)
-            while not reply.endswith(b"\n"):
-                self._wire.settimeout(self._left())
-                received = self._wire.recv(1 << 16)
-                if not received:
-                    return UNREACHABLE, b""
-                reply += received
-        except TimeoutError:
-            return UNANSWERED, b""
-        except OSError:
-            return UNREACHABLE, b""
-        if b'"error":{' not in reply[:64]:
-            return DELIVERED, reply
-        code = code_of(reply)
-        if code in REFUSALS:
-            return REFUSED, reply
-        return (UNREACHABLE if b'"retryable":true' in reply or code == "method_not_found" else POSTPONED), reply
-
-    def _left(self) -> float:
-        return max(0.001, self._ends - now())
-
-
 def find_spool(path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool | None":
     """The spool for the daemon at ``path``; None if it does not exist. Raises: as ``open_folder``."""
     from ctxd.hook.event_spool import EventSpool
@@ -543,18 +464,3 @@ def make_spool(path: str, environ: "os._Environ[str] | dict[str, str]") -> "Even
     from ctxd.hook.event_spool import EventSpool
 
     return EventSpool(folder_of(path, environ), make_folder(path, environ))
-
-
-def code_of(reply: bytes) -> str:
-    """The symbolic code of an error reply; ``refused`` if it has none."""
-    import json
-
-    try:
-        return str(json.loads(reply)["error"]["data"]["code"])
-    except (ValueError, KeyError, TypeError):
-        return "refused"
-
-
-def now() -> float:
-    """Seconds of the monotonic clock that all time limits use."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -5,7 +5,9 @@ import fcntl
 import os
 import time
 from io import FileIO
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
+
+from ctxd.hook.daemon_connection import POSTPONED_FOLDER, RETRIED, RETRY_S, retry_age_s
 
 HELD_S = 5.0
 """Seconds for which no hook calls a daemon that did not reply in time: a harness must not wait at each tool call."""
@@ -39,6 +41,9 @@ FIGURE_DIGITS = 20
 
 LOCK_TRIES = 500
 LOCK_PAUSE_S = 0.002
+
+UNORDERED = "unordered"
+"""Directory of the postponed events that hold up no other: those that cannot be read, or fail for their content."""
 
 SETTINGS = "settings"
 SETTINGS_MAX = 20
@@ -98,9 +103,88 @@ class EventSpool:
         """The file name of the event ``name``."""
         return name + SUFFIX
 
+    @staticmethod
+    def session_of(name: str) -> str:
+        """The session in the file name of an event, which names the directory for it; ``UNORDERED`` without one."""
+        return os.path.basename(name).removesuffix(SUFFIX).partition("-")[2].partition("-")[2] or UNORDERED
+
     def names(self) -> list[str]:
-        """The file names of waiting events, oldest first."""
+        """The file names of waiting events that are not postponed, oldest first."""
         return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
+
+    def all_names(self) -> list[str]:
+        """The file names of all waiting events. Raises: OSError."""
+        # In this order, no event is missed that is postponed meanwhile.
+        return [*self.names(), *(name for session in self.postponed() for name in self.postponed_names(session))]
+
+    def postponed(self) -> list[str]:
+        """The directories of postponed events, one for each session, the least recently retried first. Raises:
+        OSError."""
+        times: dict[str, float] = {}
+        for session in self._listed(POSTPONED_FOLDER):
+            found = self._stat(f"{POSTPONED_FOLDER}/{session}")
+            if found is not None and S_ISDIR(found.st_mode):
+                times[session] = found.st_mtime
+        return sorted(times, key=times.__getitem__)
+
+    def postponed_names(self, session: str) -> list[str]:
+        """The file names of the postponed events of ``session``, oldest first. Raises: OSError."""
+        folder = f"{POSTPONED_FOLDER}/{session}"
+        return [f"{folder}/{name}" for name in sorted(self._listed(folder)) if name.endswith(SUFFIX)]
+
+    def postpone(self, name: str, session: str) -> None:
+        """Move the event ``name`` to the postponed events of ``session``. Raises: OSError."""
+        folder = f"{POSTPONED_FOLDER}/{session}"
+        self._make_folder(POSTPONED_FOLDER)
+        # A hook looks for this file first, and for the directory only if it exists.
+        self.opened(RETRIED, os.O_WRONLY | os.O_CREAT).close()
+        self._make_folder(folder)
+        os.rename(name, f"{folder}/{os.path.basename(name)}", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def is_retry_due(self) -> bool:
+        """True if events are postponed, and were not retried for ``RETRY_S``. Raises: OSError."""
+        age = retry_age_s(self._folder)
+        return age is not None and age > RETRY_S
+
+    def note_retry(self, session: str = "", *, continues: bool = False) -> None:
+        """Note the time of a retry of ``session``, by default of all sessions; ``continues``: the next hook continues
+        it. Raises: OSError."""
+        place = f"{POSTPONED_FOLDER}/{session}" if session else RETRIED
+        times = (0.0, 0.0) if continues else None
+        try:
+            os.utime(place, times, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+
+    def remove_empty(self, session: str) -> bool:
+        """Remove the directory of ``session`` unless events are in it. Returns: False if there are. Raises: OSError."""
+        if self.postponed_names(session):
+            return False
+        try:
+            os.rmdir(f"{POSTPONED_FOLDER}/{session}", dir_fd=self._folder)
+            if not self.postponed():
+                os.unlink(RETRIED, dir_fd=self._folder)
+        except OSError:
+            pass  # An empty directory delays its session only.
+        return True
+
+    def _make_folder(self, name: str) -> None:
+        try:
+            os.mkdir(name, 0o700, dir_fd=self._folder)
+        except FileExistsError:
+            pass
+
+    def _listed(self, name: str) -> list[str]:
+        """The names in the directory ``name``; empty without one. Raises: OSError."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            folder = os.open(name, flags, dir_fd=self._folder)
+        except FileNotFoundError:
+            return []
+        try:
+            return os.listdir(folder)
+        finally:
+            os.close(folder)
 
     def after_waiting(self, name: str) -> str:
         """Return ``name``, or one after the newest waiting event if that is much later, as the clock was set back."""
@@ -122,7 +206,7 @@ class EventSpool:
 
     def is_empty(self) -> bool:
         """True if no event waits."""
-        return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
+        return not self.all_names()
 
     def add(self, name: str, frame: bytes) -> str:
         """Store ``frame`` so that a kill loses nothing of it, and neither does a power cut on filesystems where the
@@ -185,10 +269,10 @@ class EventSpool:
     def _counted(self) -> SpoolUsage:
         """Count the waiting events, those that are being written included."""
         usage = SpoolUsage(counted=time.time_ns() // 1_000_000)
-        for name in (*self.names(), *self.drafts()):
+        for name in (*self.all_names(), *self.drafts()):
             if (found := self._stat(name)) is not None:
                 usage.add(1, found.st_size)
-                usage.newest = max(usage.newest, _time_of(name))
+                usage.newest = max(usage.newest, _time_of(os.path.basename(name)))
         return usage
 
     def clear(self) -> None:

@@ -54,7 +54,7 @@ them all at once; on a busy machine, one arrives up to half a second after a lat
 
 _HELD_LONGER_S: Final = 0.3
 """Additional seconds in which the calls before it that are held themselves are recorded. The hook gives up after
-``ctxd.hook.hook_settings.DELIVERY_S``."""
+``ctxd.hook.daemon_connection.DELIVERY_S``."""
 
 _HELD_UNTIL_MS: Final = 3000
 """Milliseconds after the hook has begun until which its call waits: an older event comes alone, out of a spool."""
