@@ -57,7 +57,8 @@ _HELD_LONGER_S: Final = 0.3
 ``ctxd.hook.daemon_connection.DELIVERY_S``."""
 
 _HELD_UNTIL_MS: Final = 3000
-"""Milliseconds after the hook has begun until which its call waits: an older event comes alone, out of a spool."""
+"""Age in milliseconds above which a call is not held back: an older event comes from a spool, where no concurrent hook
+can overtake it."""
 
 
 class _StartedCalls:
