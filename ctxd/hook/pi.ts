@@ -24,7 +24,8 @@ function hook(ctx: any, event: string, members: object): Promise<string> {
         try {
           const child = spawn(COMMAND[0], COMMAND.slice(1), { stdio: ["pipe", "pipe", "ignore"] });
           let printed = "";
-          child.stdout.on("data", (piece: Buffer) => (printed += piece));
+          child.stdout.setEncoding("utf8");
+          child.stdout.on("data", (piece: string) => (printed += piece));
           child.stdin.on("error", () => {});
           child.on("error", () => resolve(""));
           child.on("close", () => resolve(printed));
@@ -62,7 +63,8 @@ function mcp() {
   child.on("error", (error) => ((complaint = String(error)), end()));
   child.on("close", end);
   child.stdin.on("error", () => {});
-  child.stderr.on("data", (piece: Buffer) => (complaint = (complaint + piece).slice(-1_000)));
+  child.stderr.setEncoding("utf8");
+  child.stderr.on("data", (piece: string) => (complaint = (complaint + piece).slice(-1_000)));
   child.stdout.setEncoding("utf8");
   child.stdout.on("data", (piece: string) => {
     const lines = (received + piece).split("\n");
