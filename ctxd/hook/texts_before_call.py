@@ -37,7 +37,8 @@ _BEFORE_ANSWER = (
 )  # fmt: skip
 _TEXT = (b'"type":"text"', b'"type":"output_text"')
 _ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
-"""Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
+"""Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped, but in the
+input of a call of Claude Code, which is JSON."""
 
 _CALLS = ((b'"type":"tool_use"', b'"id":"'), (b'_call"', b'"call_id":"'))
 """Markers of a call, each with the one before its id."""
@@ -128,7 +129,8 @@ class CallTranscript:
             return None, is_all
         texts: list[bytes] = []
         calls: list[str] = []
-        for line in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
+        for whole in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
+            line = _without_input(whole)
             if any(mark in line for mark in _BEFORE_ANSWER):
                 is_all = True
                 break
@@ -147,6 +149,14 @@ class CallTranscript:
                 break
             at = tail.find(self._call, at + 1)
         return at
+
+
+def _without_input(line: bytes) -> bytes:
+    """The part of a line before the input of its call; the whole line without one."""
+    mark, _ = _CALLS[0]
+    at = line.find(mark)
+    end = line.find(b'"input":', at) if at >= 0 else -1
+    return line[:end] if end >= 0 else line
 
 
 def _call_in(line: bytes) -> str:

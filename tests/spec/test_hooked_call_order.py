@@ -1,5 +1,6 @@
 """The order of calls that a harness runs at once, whose hooks run in processes of their own."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -100,3 +101,27 @@ def test_the_other_calls_keep_their_order_if_no_hook_reports_the_first(harness: 
         transcript.add("call", call=call)
     start_in_reverse(harness, names[1:], pause_s=0.05)
     assert conversation(events(harness)) == [f"call {call}" for call in names[1:]]
+
+
+@pytest.mark.requirement("HOK-1", "HOK-16")
+@pytest.mark.parametrize(
+    "input",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+        {"content": [{"type": "text", "text": "of the input"}]},
+        {"name": "update_plan", "type": "system"},
+    ],
+)
+def test_the_input_of_an_earlier_call_is_not_read_as_lines_of_the_transcript(
+    tmp_path: Path, input: dict[str, object]
+) -> None:
+    transcript = tmp_path / "t.jsonl"
+    said = {"type": "assistant", "message": {"role": "assistant", "content": [{"type": "text", "text": "I look."}]}}
+    lines = [json.dumps(said, separators=(",", ":"))]
+    for id in ("c1", "c2"):
+        call = {"type": "tool_use", "id": id, "name": "mcp__a__b", "input": input}
+        record = {"type": "assistant", "message": {"role": "assistant", "content": [call]}, "uuid": id}
+        lines.append(json.dumps(record, separators=(",", ":")))
+    transcript.write_text("".join(f"{line}\n" for line in lines))
+    found = CallTranscript(str(transcript), "c2").parts_before(SEARCH_BYTES_MAX)
+    assert found == ([lines[0].encode()], ["c1"])
