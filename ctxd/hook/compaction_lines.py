@@ -11,7 +11,7 @@ from time import CLOCK_MONOTONIC, clock_gettime, sleep
 
 TYPE_CHECKING = False  # The module ``typing`` takes long to load.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 WRITTEN_S = 2.0
 """Seconds after the hook within which the harness writes the record."""
@@ -59,40 +59,59 @@ def _late_lines(path: str, began: int) -> list[bytes]:
     """The lines of the messages that the compaction keeps whose hook began when the file had ``began`` bytes; empty
     without one in time. Raises: OSError; ValueError for a damaged record."""
     begin = max(0, began - BEFORE_BYTES)
-    ends = clock_gettime(CLOCK_MONOTONIC) + WRITTEN_S
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def kept_in(new: bytes) -> list[bytes] | None:
+        if (found := _boundary(new, began - begin)) is None:
+            return None
+        at, ids = found
+        first = max(0, begin + at - SEARCH_BYTES_MAX)
+        return _kept(os.pread(file, begin + at - first, first), ids)
+
     try:
-        while True:
-            new = os.pread(file, SEARCH_BYTES_MAX, begin)
-            if (found := _boundary(new, began - begin)) is not None:
-                at, line = found
-                first = max(0, begin + at - SEARCH_BYTES_MAX)
-                return _kept(os.pread(file, begin + at - first, first), _ids(line))
-            if clock_gettime(CLOCK_MONOTONIC) > ends:
-                return []
-            sleep(_PAUSE_S)
+        return _awaited(file, begin, kept_in)
     finally:
         os.close(file)
 
 
-def _boundary(new: bytes, since: int) -> tuple[int, bytes] | None:
-    """The place and the whole line of the first compaction in ``new`` from byte ``since`` on, else of the last one
-    before it; None without one, or if an answer follows the one before."""
-    at = new.find(_BOUNDARY, since)
-    is_earlier = at < 0
-    at = new.rfind(_BOUNDARY) if is_earlier else at
-    end = new.find(b"\n", at)
-    if at < 0 or end < 0 or (is_earlier and _ANSWER in new[end:]):
-        return None
-    begin = new.rfind(b"\n", 0, at) + 1
-    return begin, new[begin:end]
+def _awaited(file: int, begin: int, lines_in: "Callable[[bytes], list[bytes] | None]") -> list[bytes]:
+    """The lines that ``lines_in`` finds in ``file`` from byte ``begin`` on, once it finds some within ``WRITTEN_S``;
+    else empty. Raises: OSError, and as ``lines_in``."""
+    ends = clock_gettime(CLOCK_MONOTONIC) + WRITTEN_S
+    while (found := lines_in(os.pread(file, SEARCH_BYTES_MAX, begin))) is None:
+        if clock_gettime(CLOCK_MONOTONIC) > ends:
+            return []
+        sleep(_PAUSE_S)
+    return found
 
 
-def _ids(line: bytes) -> list[bytes]:
-    """The ids of the kept messages, or that of the first one if the record does not list all. Raises: ValueError."""
-    record = json.loads(line)
-    found = record.get("compactMetadata") if isinstance(record, dict) else None
-    kept, segment = (found.get(name) for name in ("preservedMessages", "preservedSegment")) if found else (None, None)
+def _lines_with(mark: bytes, text: bytes) -> "Iterator[tuple[int, bytes]]":
+    """Yield the complete lines of ``text`` that contain ``mark``, each with its place."""
+    at = text.find(mark)
+    while at >= 0 and (end := text.find(b"\n", at)) >= 0:
+        begin = text.rfind(b"\n", 0, at) + 1
+        yield begin, text[begin:end]
+        at = text.find(mark, end)
+
+
+def _boundary(new: bytes, since: int) -> tuple[int, list[bytes]] | None:
+    """The place and the ``_ids`` of the first compaction in ``new`` from byte ``since`` on, else of the last one before
+    it; None without one, or if an answer follows the one before. Raises: ValueError for a damaged record."""
+    lines = list(_lines_with(_BOUNDARY, new))
+    later = [(at, line) for at, line in lines if at + len(line) >= since]
+    for at, line in later or lines[-1:]:
+        record = json.loads(line)
+        # The input of a call is JSON as well, and may contain the mark.
+        is_boundary = isinstance(record, dict) and record.get("subtype") == "compact_boundary"
+        if is_boundary and (later or _ANSWER not in new[at + len(line) :]):
+            return at, _ids(record.get("compactMetadata"))
+    return None
+
+
+def _ids(metadata: object) -> list[bytes]:
+    """The ids of the kept messages, or that of the first one if the record does not list all."""
+    found = metadata if isinstance(metadata, dict) else {}
+    kept, segment = found.get("preservedMessages"), found.get("preservedSegment")
     ids = kept.get("uuids") if isinstance(kept, dict) else None
     if not isinstance(ids, list):
         ids = [segment.get("headUuid")] if isinstance(segment, dict) else []
@@ -116,35 +135,26 @@ def _codex_lines(path: str, detach: "Callable[[], None]") -> list[bytes]:
         known = os.pread(file, SEARCH_BYTES_MAX, begin)
         at = known.rfind(_COMPACTED)
         # An item after the record is of a turn since then, and the record of an earlier compaction.
-        if at >= 0 and _ITEM not in known[at:] and (line := _line_at(known, at)) is not None:
-            return _window(line)
-        begin += known.rfind(b"\n") + 1
+        if at >= 0 and _ITEM not in known[at:]:
+            if (found := _window_in(known[known.rfind(b"\n", 0, at) + 1 :])) is not None:
+                return found
         detach()
-        ends = clock_gettime(CLOCK_MONOTONIC) + WRITTEN_S
-        while clock_gettime(CLOCK_MONOTONIC) <= ends:
-            new = os.pread(file, SEARCH_BYTES_MAX, begin)
-            at = new.find(_COMPACTED)
-            if at >= 0 and (line := _line_at(new, at)) is not None:
-                return _window(line)
-            sleep(_PAUSE_S)
-        return []
+        return _awaited(file, begin + known.rfind(b"\n") + 1, _window_in)
     finally:
         os.close(file)
 
 
-def _line_at(text: bytes, at: int) -> bytes | None:
-    """The line of ``text`` around byte ``at``; None if it is not complete."""
-    begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
-    return text[begin:end] if end >= 0 else None
-
-
-def _window(line: bytes) -> list[bytes]:
-    """The record ``line`` of codex with only its summary and window. Raises: ValueError."""
-    record = json.loads(line)
-    payload = record.get("payload") if isinstance(record, dict) else None
-    if not isinstance(payload, dict) or record.get("type") != "compacted":
-        return []
-    members = {name: payload[name] for name in ("message", "replacement_history") if name in payload}
-    window = json.dumps({**record, "payload": members}, separators=(",", ":"), ensure_ascii=False)
-    found = window.encode("utf-8", "replace")
-    return [found] if len(found) <= RECORD_BYTES_MAX else []
+def _window_in(text: bytes) -> list[bytes] | None:
+    """The first record of a compaction of codex in ``text``, with only its summary and window; empty if it is too
+    large, None without one. Raises: ValueError for a damaged record."""
+    for _, line in _lines_with(_COMPACTED, text):
+        record = json.loads(line)
+        payload = record.get("payload") if isinstance(record, dict) else None
+        # The arguments of an MCP tool are JSON as well, and may contain the mark.
+        if not isinstance(payload, dict) or record.get("type") != "compacted":
+            continue
+        members = {name: payload[name] for name in ("message", "replacement_history") if name in payload}
+        window = json.dumps({**record, "payload": members}, separators=(",", ":"), ensure_ascii=False)
+        found = window.encode("utf-8", "replace")
+        return [found] if len(found) <= RECORD_BYTES_MAX else []
+    return None

@@ -193,6 +193,45 @@ def test_a_pi_compaction_with_its_kept_entry_does_not_wait_for_the_transcript(
     assert with_transcript_lines(event, order) == event.raw
 
 
+@pytest.mark.requirement("HOK-19")
+@pytest.mark.parametrize("metadata", ["x", ["x"], 1, {"preservedMessages": "x", "preservedSegment": ["x"]}])
+def test_an_odd_record_of_a_compaction_does_not_lose_its_event(tmp_path: Path, metadata: object) -> None:
+    transcript = tmp_path / "session.jsonl"
+    record = {"type": "system", "subtype": "compact_boundary", "compactMetadata": metadata}
+    transcript.write_text(json.dumps(record, separators=(",", ":")) + "\n")
+    hooked = {"hook_event_name": "PostCompact", "compact_summary": "Short.", "transcript_path": str(transcript)}
+    event = HookedEvent("claude-code", json.dumps(hooked).encode())
+    order = EventOrder("/run/none.sock", "0-1", event)
+    order.detach = lambda: None  # type: ignore[method-assign]
+    assert with_transcript_lines(event, order) == event.raw
+
+
+@pytest.mark.requirement("HOK-19")
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_call_whose_input_has_the_mark_of_a_compaction_is_not_one(
+    harness: Compacted, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    harness.turn("a")
+    hooked = {"hook_event_name": "PostCompact", "compact_summary": "S", "transcript_path": harness.transcript}
+    event = HookedEvent("claude-code", json.dumps(hooked).encode())
+    order = EventOrder("/run/none.sock", "0-1", event)
+
+    def call() -> None:
+        used = {"type": "tool_use", "id": "c", "name": "Search", "input": {"subtype": "compact_boundary"}}
+        harness.write("call", "assistant", message={"role": "assistant", "content": [used]})
+
+    def detach() -> None:
+        if place == "after":
+            call()
+        metadata = {"preservedMessages": {"uuids": ["aa"]}}
+        harness.write("boundary", "system", subtype="compact_boundary", compactMetadata=metadata)
+
+    if place == "before":
+        call()
+    monkeypatch.setattr(order, "detach", detach)
+    assert b"answer a" in with_transcript_lines(event, order)
+
+
 class Rollout(Harness):
     """A session of codex with its rollout."""
 
@@ -296,3 +335,17 @@ def test_a_compaction_of_codex_of_which_nothing_is_known_replaces_nothing(rollou
     text = last_window(rollout)
     assert places(text, "prompt a", "answer a", "prompt b") == sorted(places(text, "prompt a", "answer a", "prompt b"))
     assert "prompt a" in text and "The summary." not in text
+
+
+@pytest.mark.requirement("HOK-19")
+def test_arguments_of_an_mcp_tool_with_the_mark_of_a_compaction_are_not_one(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollout.turn("a")
+    rollout.write("event_msg", type="mcp_tool_call_end", invocation={"arguments": {"type": "compacted"}})
+    event = HookedEvent(
+        "codex", json.dumps({"hook_event_name": "PostCompact", "transcript_path": rollout.transcript}).encode()
+    )
+    order = EventOrder("/run/none.sock", "0-1", event)
+    monkeypatch.setattr(order, "detach", lambda: rollout.compacted("prompt a"))
+    assert b"The summary." in with_transcript_lines(event, order)
