@@ -279,11 +279,11 @@ def own_environment(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
 def test_postponed_events_are_counted_and_delivered_before_an_import(own_environment: Daemon) -> None:
     daemon = own_environment
     (found,) = spool_maintenance.findings(daemon.path)
-    assert (found.verdict, found.found) == ("warn", "3 events waiting, 3 of them postponed by the daemon")
+    assert (found.verdict, found.found) == ("warn", "3 spooled events, 3 of them postponed by the daemon")
     assert "once this host owns their sessions" in (found.fix or "")
     daemon.fill(HERE, 2)
     (found,) = spool_maintenance.findings(daemon.path)
-    assert "5 events waiting, 3 of them postponed" in found.found
+    assert "5 spooled events, 3 of them postponed" in found.found
     daemon.hook(HERE, "other")
     spool_maintenance.deliver_waiting(daemon.path)
     assert daemon.accepted == ["old 0", "old 1", "other"]
