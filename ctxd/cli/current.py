@@ -12,11 +12,10 @@ from ctxd.click_support import Command, Stop
 @click.option("-s", "--session", metavar="SESSION", help="Session [default: $CTXD_SESSION, else that of the socket].")
 @common
 def current(run: Invocation, session: str | None) -> None:
-    """Print the id of the current context. Without a context, print nothing and exit with 3.
+    """Print the id of the current context. Without a context, print nothing (JSON null with --json) and exit with 3.
 
     The current context is the newest commit of the session; the daemon first commits new events. Precedence:
-    $CTXD_CONTEXT_ID, $CTXD_CONTEXT_FILE, the daemon, current.json beside the socket. Takes at most 200 ms. With --json,
-    JSON's empty value stands for no context.
+    $CTXD_CONTEXT_ID, $CTXD_CONTEXT_FILE, the daemon, current.json beside the socket. Takes at most 200 ms.
     """
     try:
         found = look(session, run.socket)
