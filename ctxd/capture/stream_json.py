@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.formats.events_v1 import event_of
 from ctxd.transcripts.claude_code import CONTINUED, read_stream
-from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, record_of, records_of, rest
+from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, flattened, record_of, records_of, rest
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -75,7 +75,7 @@ class StreamParser:
     def _read(self, line: bytes) -> list[Event]:
         raw = line.rstrip(b"\r\n")
         try:
-            record = decoded(raw)
+            record = decoded(flattened(raw))
         except ValueError:
             return [_output(raw)]
         if not isinstance(record, dict):

@@ -17,7 +17,7 @@ from ctxd.hook import delivery
 from ctxd.hook.daemon_connection import now
 from ctxd.hook.event_spool import LOST, SETTINGS, EventSpool
 from ctxd.hook.spool_delivery import SpoolDelivery
-from ctxd.transcripts.record_decoding import decoded
+from ctxd.transcripts.record_decoding import decoded, flattened
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import without_state_home
 from ctxd_protocol.ids import captured_session_id
@@ -186,7 +186,7 @@ def _quotes(frame: bytes, names: list[str], quoting: re.Pattern[str]) -> bool:
     """True if the event quotes one of ``names``, or cannot be decoded: then it might quote them."""
     try:
         params = msgspec.json.decode(frame)["params"]
-        event = decoded(params["input"].encode())
+        event = decoded(flattened(params["input"].encode()))
         session = captured_session_id(params["harness"], event["session_id"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True

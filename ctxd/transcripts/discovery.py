@@ -89,12 +89,12 @@ def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Sk
     """Yield the sources in a candidate; a database or a folder of opencode holds several."""
     try:
         if harness == "opencode" and path.is_dir():
-            yield from (_stored(path, each) for each in folder_sessions(path))
+            yield from _all_stored(path, folder_sessions(path))
             return
         with open_source(path) as file:
             start = file.read(16) if path.suffix != ".zst" else b""
         if start.startswith(b"SQLite format 3"):
-            yield from (_stored(path, each) for each in stored_sessions(path))
+            yield from _all_stored(path, stored_sessions(path))
             if not has_known_tables(path):
                 yield Skipped(str(path), "a database without the tables of opencode that this version of ctxd reads")
         elif path.suffix == ".json":
@@ -195,6 +195,10 @@ def _session(harness: HarnessCommand, native: str, path: Path) -> str:
     """Return the session id for ``native``, the same as for the harness's hooks; without ``native``, an id for the
     file."""
     return captured_session_id(HARNESS_OF[harness], native or f"file-{path}")
+
+
+def _all_stored(path: Path, sessions: Iterable[StoredSession | Skipped]) -> Iterator[Transcript | Skipped]:
+    return (each if isinstance(each, Skipped) else _stored(path, each) for each in sessions)
 
 
 def _stored(path: Path, session: StoredSession) -> Transcript:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, numbered, stored_sessions
 from ctxd.transcripts.record_decoding import Entry, Line, Record, decoded, lines, records_of
+from ctxd.transcripts.transcript_files import Skipped
 
 Format = Literal[
     "claude-code",
@@ -183,10 +184,11 @@ def _likely_format(record: Record) -> Format | None:
     return "claude-code" if _SESSION_MARKS & record.keys() else None
 
 
-def _rows(sessions: Iterable[StoredSession]) -> Iterator[Entry]:
+def _rows(sessions: Iterable[StoredSession | Skipped]) -> Iterator[Entry]:
     """Yield the events of all sessions; ``line`` is the number of the record within its session, see ``numbered``."""
     for session in sessions:
-        yield from opencode.read_session(numbered(session.records()))
+        if not isinstance(session, Skipped):
+            yield from opencode.read_session(numbered(session.records()))
 
 
 def _file_entries(path: Path, reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Iterator[Entry]:

@@ -15,7 +15,16 @@ from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
-from ctxd.transcripts.record_decoding import Entry, Line, Record, args_object, as_text, decoded, record_of
+from ctxd.transcripts.record_decoding import (
+    Entry,
+    Line,
+    Record,
+    args_object,
+    as_text,
+    decoded,
+    flattened,
+    record_of,
+)
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus
@@ -183,7 +192,7 @@ class HookInput(NamedTuple):
 
 def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
     """Read the input of a hook that ran at time ``at``, in ms. Raises: ValueError, with the reason."""
-    record = decoded(text.encode("utf-8", "replace"))
+    record = decoded(flattened(text.encode("utf-8", "replace")))
     if not isinstance(record, dict):
         raise ValueError("the input of a hook is a JSON object")
     native, event = as_text(record.get("session_id")), as_text(record.get("hook_event_name"))
@@ -283,7 +292,7 @@ def _lines_of(harness: Harness, record: Record, place: dict[str, Any]) -> Iterat
 
 def _json_of(text: str) -> object:
     try:
-        return decoded(text.encode("utf-8", "replace"))
+        return decoded(flattened(text.encode("utf-8", "replace")))
     except ValueError:
         return None
 

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from ctxd.transcripts.record_decoding import DAMAGED, Line, Record, as_text, decoded, number_of, record_of, records_of
+from ctxd.transcripts.source_lines import open_source
+from ctxd.transcripts.transcript_files import Skipped, source_reason
 
 _LOCKED_S: Final = 5.0
 """Seconds to wait for a writer's lock."""
@@ -65,16 +67,20 @@ def numbered(records: Iterable[Record]) -> Iterator[Line]:
         yield Line(number, record)
 
 
-def stored_sessions(path: Path) -> Iterator[StoredSession]:
-    """Yield the sessions of a database. If the tables of both generations have a session, the second is read: the first
-    does not change after the upgrade. Raises: sqlite3.Error."""
+def stored_sessions(path: Path) -> Iterator[StoredSession | Skipped]:
+    """Yield the sessions of a database; ``Skipped`` for one whose id is not text. If the tables of both
+    generations have a session, the second is read: the first does not change after the upgrade. Raises:
+    sqlite3.Error."""
     with closing(_opened(path)) as database:
         tables = _tables(database)
-        newer: set[str] = set()
+        newer = set[object]()
         if _SECOND <= tables:
             stamps = _stamps(database, "session_message", f"WHERE type NOT IN {_CONTENT_TYPES!r}")
             for id, stamp in stamps.items():
                 newer.add(id)
+                if not isinstance(id, str):
+                    yield _without_text_id(path, id)
+                    continue
                 row = _row(database, "session_v2", id)
                 stamp = stamp and f"{stamp} {row.get('time_updated')}"
                 yield _session(id, row, stamp, lambda id=id: _second_generation(path, id))  # type: ignore[misc]
@@ -82,13 +88,19 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
             stamps, messages = _stamps(database, "part"), _stamps(database, "message")
             forks = _unnamed_forks(database)
             for (id,) in database.execute("SELECT id FROM session ORDER BY id").fetchall():
-                if id not in newer:
+                if id not in newer and not isinstance(id, str):
+                    yield _without_text_id(path, id)
+                elif id not in newer:
                     row = _row(database, "session", id)
                     stamp = (
                         f"{stamps.get(id)} {messages.get(id)} {row['time_updated']}" if "time_updated" in row else ""
                     )
                     found = _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
                     yield found._replace(copied_from=forks.get(id, ""))
+
+
+def _without_text_id(path: Path, id: object) -> Skipped:
+    return Skipped(f"{path}#{id}", "a session whose id is not text")
 
 
 def has_known_tables(path: Path) -> bool:
@@ -103,7 +115,7 @@ def _tables(database: sqlite3.Connection) -> set[str]:
     return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[str, str]:
+def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[object, str]:
     """Return a stamp for each session, by id, that changes with its rows; empty stamps if the rows have no times."""
     columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
     found = [f"max({name})" for name in ("seq", "time_updated") if name in columns]
@@ -241,15 +253,17 @@ def _state(row: Record) -> Iterator[Record]:
         yield {STATE: found}
 
 
-def _object(data: str | bytes) -> Record:
-    """Return the JSON object in a column; other text is kept in the member ``damaged``."""
+def _object(data: object) -> Record:
+    """Return the JSON object in a column; another value is kept as text in the member ``damaged``."""
+    if not isinstance(data, str | bytes):
+        data = str(data)
     try:
         found = decoded(data.encode() if isinstance(data, str) else data)
     except ValueError:
         found = None
     if isinstance(found, dict):
         return found
-    return {"type": DAMAGED, DAMAGED: data.decode("latin-1") if isinstance(data, bytes) else str(data)}
+    return {"type": DAMAGED, DAMAGED: data.decode("latin-1") if isinstance(data, bytes) else data}
 
 
 # --- documents ---
@@ -264,29 +278,20 @@ def export_records(document: Record) -> Iterator[Record]:
     yield from _state(row)
 
 
-def folder_sessions(storage: Path) -> Iterator[StoredSession]:
-    """Yield the sessions of a folder of JSON files. Ids are taken from the paths: those in the files may differ."""
+def folder_sessions(storage: Path) -> Iterator[StoredSession | Skipped]:
+    """Yield the sessions of a folder of JSON files; ``Skipped`` for one with a file that cannot be read. Ids are
+    taken from the paths: those in the files may differ."""
     # The first layout has everything below ``session``, in a folder for each project.
     is_first = (storage / "session" / "info").is_dir()
     found: list[tuple[StoredSession, Path]] = []
     begun: dict[str, int | None] = {}
     for file in sorted(storage.glob("session/info/*.json" if is_first else "session/*/*.json")):
-        row = _document(file)
-        messages = _messages(storage, file)
-        parts = [part for message in messages for part in _parts(storage, file, message)]
-        changed = max((each.stat().st_mtime_ns for each in (file, *messages, *parts)), default=0)
-        stamp = [len(messages), len(parts), changed]
-        directory = as_text(row.get("directory"))
-        if is_first:
-            paths = (record_of(_document(each).get("path")) for each in messages)
-            directory = next((as_text(path.get("cwd")) for path in paths if path.get("cwd")), "")
-        session = StoredSession(
-            file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
-            lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
-            created=created_at(row),
-        )  # fmt: skip
-        found.append((session, file))
-        begun[file.stem] = created_at(_document(messages[0])) if messages else None
+        try:
+            session, begun[file.stem] = _folder_session(storage, file, is_first=is_first)
+        except OSError as error:
+            yield Skipped(f"{storage}#{file.stem}", source_reason(error))
+        else:
+            found.append((session, file))
     files = {session.id: file for session, file in found}
     oldest_first = sorted((each for each, _ in found if not each.parent), key=lambda each: (each.created or 0, each.id))
     forks = _origins(
@@ -295,6 +300,24 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
     )
     for session, _ in found:
         yield session._replace(copied_from=forks.get(session.id, ""))
+
+
+def _folder_session(storage: Path, file: Path, *, is_first: bool) -> tuple[StoredSession, int | None]:
+    """Return the session of the file ``file``, and when its first message was created. Raises: OSError."""
+    row = _document(file)
+    messages = _messages(storage, file)
+    parts = [part for message in messages for part in _parts(storage, file, message)]
+    changed = max((each.stat().st_mtime_ns for each in (file, *messages, *parts)), default=0)
+    stamp = [len(messages), len(parts), changed]
+    directory = as_text(row.get("directory"))
+    if is_first:
+        paths = (record_of(_document(each).get("path")) for each in messages)
+        directory = next((as_text(path.get("cwd")) for path in paths if path.get("cwd")), "")
+    session = StoredSession(
+        file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
+        lambda: _folder_records(storage, file), created=created_at(row),
+    )  # fmt: skip
+    return session, created_at(_document(messages[0])) if messages else None
 
 
 def _messages(storage: Path, session: Path) -> list[Path]:
@@ -327,4 +350,5 @@ def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
 
 
 def _document(path: Path) -> Record:
-    return _object(path.read_bytes())
+    with open_source(path) as file:
+        return _object(file.read())

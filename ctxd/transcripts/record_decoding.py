@@ -36,6 +36,17 @@ _LONG_NUMBER: Final = b"0" * 16
 
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_LEVELS_MAX: Final = 256
+"""Levels of nesting that an event keeps. The encoders of events accept more, but not all that the decoders accept."""
+
+_BRACKETS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.S)
+"""Runs of brackets of one direction; a string, because of the brackets in it."""
+
+_BRACKETS_MAX: Final = 1_000_000
+_PASSED_BYTES_MAX: Final = 64 * 1024 * 1024
+_PARENTHESES: Final = bytes.maketrans(b"[]{}", b"()()")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+
 _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]*)(?:;[^,]*)?;base64,(?P<data>.*)", re.S)
 
 
@@ -132,21 +143,74 @@ def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _accepted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    match value:
-        case str():
-            return _SURROGATE.sub("\ufffd", value)
-        case bool() | None:
-            return value
-        case int() if abs(value) > SAFE_INTEGER_MAX:
-            return str(value)
-        case float() if not isfinite(value):
-            return str(value)
-        case list():
-            return [_accepted(item) for item in value]
-        case dict():
-            return {_SURROGATE.sub("\ufffd", key): _accepted(item) for key, item in value.items()}
-        case _:
-            return value
+    """Return ``value`` with values that a session accepts; its lists and objects are changed in place. Not recursive:
+    the decoders accept more levels than the stack has room for."""
+    whole = [value]
+    waiting: list[Any] = [whole]
+    while waiting:
+        found = waiting.pop()
+        is_object = isinstance(found, dict)
+        if is_object and not all(map(str.isascii, found)):
+            items = [(_SURROGATE.sub("\ufffd", name), item) for name, item in found.items()]
+            found.clear()
+            found.update(items)
+        for place, item in found.items() if is_object else enumerate(found):
+            kind = type(item)
+            if kind is list or kind is dict:
+                waiting.append(item)
+            elif not _is_accepted(kind, item):
+                found[place] = _SURROGATE.sub("\ufffd", str(item))
+    return whole[0]
+
+
+def _is_accepted(kind: type, value: Any) -> bool:  # noqa: ANN401 - any JSON value but a list or an object
+    if kind is str:
+        return bool(value.isascii() or _SURROGATE.search(value) is None)
+    if kind is int:
+        return bool(-SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX)
+    return bool(kind is not float or isfinite(value))
+
+
+def flattened(raw: bytes, levels: int = _LEVELS_MAX) -> bytes:
+    """Return the JSON ``raw`` with the JSON text of each list or object below ``levels`` levels in its place.
+
+    Raises: ValueError if that takes too long, because of more than a million brackets.
+    """
+    if not _may_be_deeper(raw, levels):
+        return raw
+    parts: list[bytes] = []
+    depth = kept = begin = 0
+    for number, found in enumerate(_BRACKETS.finditer(raw)):
+        start, before = found.start(), depth
+        if number > _BRACKETS_MAX:
+            raise ValueError("nested too deeply")
+        if raw[start] in b"[{":
+            depth += found.end() - start
+            if before <= levels < depth:
+                begin = start + levels - before
+        elif raw[start] in b"]}":
+            depth -= found.end() - start
+            if before > levels >= depth:
+                end = start + before - levels
+                parts += raw[kept:begin], msgspec.json.encode(raw[begin:end].decode("utf-8", "replace"))
+                kept = end
+    return b"".join((*parts, raw[kept:]))
+
+
+def _may_be_deeper(raw: bytes, levels: int) -> bool:
+    """Return True if the JSON ``raw`` has more than ``levels`` levels, or if it would take long to know."""
+    if raw.count(b"[") + raw.count(b"{") <= levels:
+        return False
+    outside = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    left = b"".join(outside).translate(_PARENTHESES, _NO_BRACKETS)
+    passed = 0
+    for _ in range(levels):  # Each pass removes the innermost level.
+        size = len(left)
+        left = left.replace(b"()", b"")
+        passed += size
+        if len(left) in (0, size) or passed > _PASSED_BYTES_MAX:
+            break
+    return len(left) not in (0, size)
 
 
 def damaged(line: Line) -> Entry:

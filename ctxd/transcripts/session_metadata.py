@@ -11,12 +11,15 @@ from ctxd.transcripts.claude_code import TEAMMATE, relocated_to
 from ctxd.transcripts.claude_sidecars import SidecarTitle
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, record_of
+from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, flattened, record_of
 from ctxd_protocol.event_types import Event, PromptEvent, SystemEvent
 from ctxd_protocol.session_types import RecordedSession
 
 _TEXT_CHARS_MAX: Final = 200
 _GRANT_BYTES_MAX: Final = 4096
+_GRANT_LEVELS_MAX: Final = 32
+"""Levels of nesting of a grant: a call to the daemon has a limit, and the grant is inside it."""
+
 _ENDINGS: Final = 50
 """Number of last records in which the end time is searched."""
 
@@ -167,7 +170,8 @@ class SessionFacts:
         encoded = msgspec.json.encode(value)
         size = len(encoded)
         is_long = size > _GRANT_BYTES_MAX
-        self._permissions[name] = f"[{size:,} bytes, in the transcript]" if is_long else decoded(encoded)
+        kept = f"[{size:,} bytes, in the transcript]" if is_long else decoded(flattened(encoded, _GRANT_LEVELS_MAX))
+        self._permissions[name] = kept
 
 
 def _short(text: str) -> str:

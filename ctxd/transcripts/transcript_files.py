@@ -125,11 +125,17 @@ class SourceSkipped(Exception):
     """A source that cannot be imported now. The message is the reason, for the user."""
 
 
+_OF_SOURCE: Final = (SourceSkipped, OSError, ValueError, EOFError, RecursionError)
+
+
 def is_of_source(error: Exception) -> bool:
-    """Return True for an error that ends the import of one source only: it is damaged, missing or skipped."""
-    return isinstance(error, SourceSkipped | OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
+    """Return True for an error that ends the import of one source only: it is damaged, nested too deeply, missing or
+    skipped."""
+    return isinstance(error, _OF_SOURCE) or type(error).__module__ in _FOREIGN
 
 
 def source_reason(error: Exception) -> str:
     """Return the reason of an error that a source causes."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     return (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -1,6 +1,7 @@
 """IMP: ``ctx import opencode``: databases of both generations beside their writer, and folders of JSON files."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -209,6 +210,45 @@ def test_a_row_whose_text_is_damaged_hides_no_other_session(
     stored.database.execute("UPDATE session SET directory=CAST(x'ff' AS TEXT) WHERE id=?", (sessions[0],))
     found = imported(daemon, "opencode", tmp_path / "opencode.db")
     assert (found["sessions"], found["skipped"]) == (sorted(here("opencode", each) for each in sessions), [])
+
+
+@pytest.mark.requirement("IMP-7")
+@pytest.mark.parametrize("odd", [None, 5, b"\xff", 1e999], ids=repr)
+def test_a_value_that_is_not_text_hides_no_other_session(
+    daemon: Running, client: SyncClient, tmp_path: Path, odd: object
+) -> None:
+    stored = Opencode(tmp_path / "opencode.db")
+    sessions = [f"ses_{uuid4().hex[:20]}" for _ in range(2)]
+    for session in (odd, *sessions):
+        stored.add("session", id=session, directory="/srv/app")
+        stored.message(session, f"{session}-a", "user", {"type": "text", "text": "a"})  # type: ignore[arg-type]
+    stored.add("session_message", id="r", session_id=odd, type="user", seq=1, data={"text": "x"})
+    stored.database.execute("UPDATE message SET data=? WHERE session_id=?", (odd, sessions[0]))
+    found = imported(daemon, "opencode", tmp_path)
+    assert found["sessions"] == sorted(here("opencode", each) for each in sessions)
+    assert {each["reason"] for each in found["skipped"]} == {"a session whose id is not text"}
+
+
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.requirement("IMP-7")
+def test_a_session_in_json_storage_with_a_file_that_cannot_be_read_hides_no_other(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    sessions = [f"ses_{number}{uuid4().hex[:20]}" for number in range(3)]
+    (tmp_path / "session" / "p").mkdir(parents=True)
+    os.mkfifo(tmp_path / "session" / "p" / f"{sessions[0]}.json")
+    for session in sessions[1:]:
+        (tmp_path / "session" / "p" / f"{session}.json").write_text('{"directory": "/srv"}')
+        (tmp_path / "message" / session).mkdir(parents=True)
+        (tmp_path / "message" / session / "msg_1.json").write_text('{"role": "user"}')
+    (tmp_path / "part" / "msg_1").mkdir(parents=True)
+    (tmp_path / "message" / sessions[1] / "msg_2.json").symlink_to("gone")
+    found = imported(daemon, "opencode", tmp_path)
+    assert found["sessions"] == [here("opencode", sessions[2])]
+    assert {each["path"].rpartition("#")[2]: each["reason"] for each in found["skipped"]} == {
+        sessions[0]: "not a regular file",
+        sessions[1]: "No such file or directory",
+    }
 
 
 @pytest.mark.requirement("IMP-7")

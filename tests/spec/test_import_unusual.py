@@ -125,6 +125,23 @@ def test_a_pipe_is_rejected(daemon: Running, tmp_path: Path) -> None:
     assert done.returncode == 1 and "pipe.jsonl was not imported: not a regular file" in done.stderr
 
 
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.parametrize("inner", ["1", '"\\ud83d"', "12345678901234567890"])
+def test_no_depth_of_a_record_ends_an_import_or_hides_another_line(
+    daemon: Running, client: SyncClient, tmp_path: Path, inner: str
+) -> None:
+    deep = {levels: Claude() for levels in (70, 600, 900, 5000)}
+    for levels, claude in deep.items():
+        records = [*claude.turn("a", "b"), claude("c", permissionMode="DEEP"), *claude.turn("d", "e")]
+        path = write(tmp_path / f"{claude.session}.jsonl", records)
+        path.write_text(path.read_text().replace('"DEEP"', "[" * levels + inner + "]" * levels))
+    found = imported(daemon, "claude", tmp_path)
+    assert found["sessions"] == sorted(claude.id for claude in deep.values()) and found["skipped"] == []
+    for levels, claude in deep.items():
+        (tip,) = client.commit_list(session=claude.id, tips=True).commits
+        assert inner.strip('\\"') in text(client, tip.commit), levels
+
+
 @pytest.mark.requirement("SES-40")
 def test_no_session_begins_with_a_context_that_is_nested_too_deeply(
     daemon: Running, client: SyncClient, tmp_path: Path

@@ -3,9 +3,11 @@
 import json
 from decimal import ROUND_HALF_EVEN, Decimal
 
+import cbor2
 import pytest
 
 from ctxd.capture.stream_json import StreamParser
+from ctxd.formats.cbor_array import items
 from ctxd.formats.events_v1 import item_of
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -198,6 +200,16 @@ def test_a_line_without_a_meaning_is_kept_word_for_word(line):
     found = one(line + b"\r\n")
     assert isinstance(found, OpaqueEvent)
     assert item_of(found)["output"]["raw"] == line
+
+
+@pytest.mark.requirement("CAP-1")
+@pytest.mark.parametrize("levels", [397, 800, 5000])
+def test_an_event_of_many_levels_is_one_that_a_delta_can_hold(levels):
+    deep = b"[" * levels + b'"\\ud83d"' + b"]" * levels
+    line = json.dumps(assistant({"type": "text", "text": "t"}) | {"more": "DEEP"}).encode().replace(b'"DEEP"', deep)
+    found = one(line)
+    assert isinstance(found, ResponseEvent) and found.text == "t"
+    assert list(items(cbor2.dumps([item_of(found)])))
 
 
 def test_blank_lines_and_pieces_of_messages_are_left_out():

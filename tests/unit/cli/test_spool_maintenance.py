@@ -42,6 +42,15 @@ def test_a_part_of_another_name_is_not_the_name(text: str) -> None:
     assert not _quotes(event(prompt=text), ["a.py"], _quoting(["a.py"]))
 
 
+def test_a_name_is_found_below_any_number_of_levels() -> None:
+    value: object = {"\\na.py": 1}
+    for _ in range(600):
+        value = [value]
+    frame = event(prompt="DEEP").replace(rb"\"DEEP\"", b"[" * 3000 + rb"\"a.py\"" + b"]" * 3000)
+    for each in (event(tool_input=value), frame):
+        assert _quotes(each, ["a.py"], _quoting(["a.py"])) and not _quotes(each, ["b.py"], _quoting(["b.py"]))
+
+
 def test_ids_and_absolute_paths_are_found_as_a_whole() -> None:
     names = ["toolu_1", "/w/a.py", "chat:other"]
     for text, quotes in (("toolu_1", True), ("toolu_12", False), ("/w/a.py", True), ("/home/w/a.py", False)):

@@ -19,7 +19,7 @@ from ctxd.transcripts.discovery import lines_of, transcripts
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.record_decoding import id_of
 from ctxd.transcripts.session_metadata import SessionFacts
-from ctxd.transcripts.transcript_files import Skipped
+from ctxd.transcripts.transcript_files import Skipped, is_of_source, source_reason
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from tests.unit.transcripts.test_real_transcripts import FILES, ROOT
@@ -171,3 +171,8 @@ def within_safe_integers(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(within_safe_integers, value))
     return not isinstance(value, int) or abs(value) <= SAFE_INTEGER_MAX
+
+
+def test_a_source_that_exhausts_the_stack_is_skipped_with_a_reason() -> None:
+    assert is_of_source(RecursionError("maximum recursion depth exceeded"))
+    assert source_reason(RecursionError("maximum recursion depth exceeded")) == "nested too deeply"

@@ -13,3 +13,15 @@ def test_the_missing_member_is_named(missing: str) -> None:
     del given[missing]
     with pytest.raises(ValueError, match=f"has a text {missing}"):
         read_hook("claude-code", json.dumps(given), 1)
+
+
+@pytest.mark.requirement("HOK-1")
+@pytest.mark.parametrize("inner", ["1", '"\\ud83d"', "12345678901234567890"])
+@pytest.mark.parametrize("levels", [600, 950, 5000])
+def test_an_event_of_many_levels_keeps_the_text_of_the_lowest(inner: str, levels: int) -> None:
+    given = {"session_id": "n", "hook_event_name": "PostToolUse", "tool_use_id": "t", "tool_name": "T"}
+    deep = "[" * levels + inner + "]" * levels
+    text = json.dumps({**given, "tool_input": {"a": "DEEP"}, "tool_response": {"b": "DEEP"}}).replace('"DEEP"', deep)
+    call = read_hook("claude-code", text, 1).call
+    assert call is not None and call.call == "t"
+    assert all(inner.strip('\\"') in each for each in (str(call.args), call.text))

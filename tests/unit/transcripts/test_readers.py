@@ -11,7 +11,7 @@ import pytest
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, record_decoding
 from ctxd.transcripts.format_detection import UnknownFormat, format_of, read
 from ctxd.transcripts.opencode_storage import export_records
-from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, lines, milliseconds, total_usage
+from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, flattened, lines, milliseconds, total_usage
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
@@ -77,6 +77,35 @@ def test_values_no_session_accepts_are_decoded_to_accepted_ones(raw, value):
 def test_a_value_that_is_nested_too_deeply_is_not_json():
     with pytest.raises(ValueError, match="nested|recursion"):
         decoded(b"[" * 100_000)
+
+
+@pytest.mark.parametrize("open_, close", [(b"[", b"]"), (b'{"a":', b"}"), (b'{"\\ud83d":', b"}")])
+@pytest.mark.parametrize("inner", [b'"\\ud83d"', b"12345678901234567890"])
+def test_values_in_as_many_levels_as_the_decoder_accepts_become_accepted_ones(open_, close, inner):
+    value = decoded(open_ * 800 + inner + close * 800)
+    for _ in range(800):
+        (value,) = value.values() if isinstance(value, dict) else value
+    assert value in ("\ufffd", "12345678901234567890")
+
+
+@pytest.mark.parametrize(
+    ("raw", "flat"),
+    [
+        (b'{"a": [1, {"b": []}]}', {"a": [1, '{"b": []}']}),
+        (b'[[[1], [2]], "[[[", [["]"]]]', [["[1]", "[2]"], "[[[", ['["]"]']]),
+        (b'{"a[": {"\\"{": {"c\\\\": "caf\xc3\xa9"}}}', {"a[": {'"{': '{"c\\\\": "caf\u00e9"}'}}),
+        (b"[[1], [[]]]", [[1], ["[]"]]),
+        (b"[[1], [2]]", [[1], [2]]),
+    ],
+)
+def test_values_below_some_levels_become_their_text(raw, flat):
+    assert json.loads(flattened(raw, 2)) == flat
+
+
+def test_flattening_a_value_of_many_brackets_takes_bounded_time():
+    assert decoded(flattened(b"[" * 3_000_000 + b"]" * 3_000_000)), "brackets in a row"
+    with pytest.raises(ValueError, match="nested too deeply"):
+        flattened(b"[" * 300 + b"[]," * 1_000_000 + b"1" + b"]" * 300)
 
 
 def test_byte_order_marks_and_windows_line_endings_are_stripped():

@@ -124,6 +124,19 @@ def test_numbers_that_no_double_holds_are_text_in_a_grant():
     assert facts.recorded().permissions == {"sandbox_policy": {"limit": str(2**60), "low": -5}}
 
 
+@pytest.mark.parametrize("levels", [60, 400])
+@pytest.mark.requirement("IMP-6")
+def test_a_grant_of_many_levels_fits_into_a_call(levels):
+    grant = "x"
+    for _ in range(levels):
+        grant = [grant]
+    found = facts("codex", {"type": "turn_context", "payload": {"sandbox_policy": grant}}).permissions
+    (kept,) = found.values()
+    for _ in range(32):
+        (kept,) = kept
+    assert kept == "[" * (levels - 32) + '"x"' + "]" * (levels - 32)
+
+
 def test_a_long_grant_is_named_and_a_long_text_cut():
     found = facts("codex", {"type": "turn_context", "payload": {"sandbox_policy": {"roots": ["/x" * 9000]}}})
     assert found.permissions["sandbox_policy"].endswith("bytes, in the transcript]")
