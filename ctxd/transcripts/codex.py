@@ -346,8 +346,8 @@ def _arguments(text: object) -> Any:  # noqa: ANN401 - any JSON value
     if not isinstance(text, str):
         return text
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = decoded(text.encode())
+    except ValueError:
         return text
     return found if isinstance(found, dict) else text
 

@@ -11,6 +11,7 @@ import pytest
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.harness_files import Pi, Thread
+from tests.spec.imported_contexts import head
 from tests.spec.test_import import Claude, Codex, ctx, here, imported, labels, text, views, write
 from tests.spec.test_import_again import lines
 
@@ -140,6 +141,22 @@ def test_no_depth_of_a_record_ends_an_import_or_hides_another_line(
     for levels, claude in deep.items():
         (tip,) = client.commit_list(session=claude.id, tips=True).commits
         assert inner.strip('\\"') in text(client, tip.commit), levels
+
+
+@pytest.mark.requirement("IMP-1")
+def test_arguments_with_values_that_no_session_accepts_are_imported(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.begin()
+    rollout.ask("c")
+    given = r'{"command": "echo \ud83d", "limit": 9007199254740993, "wait": Infinity}'
+    rollout.add("d", type="function_call", name="shell", arguments=given, call_id="c1")
+    rollout.answer("e")
+    found = imported(daemon, "codex", rollout.write(tmp_path))
+    assert (found["skipped"], found["events"]["tool_call"]) == ([], 1)
+    assert labels(client, head(client, rollout.id)) == "mabcde"
 
 
 @pytest.mark.requirement("SES-40")

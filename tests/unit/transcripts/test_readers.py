@@ -11,7 +11,7 @@ import pytest
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, record_decoding
 from ctxd.transcripts.format_detection import UnknownFormat, format_of, read
 from ctxd.transcripts.opencode_storage import export_records
-from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, flattened, lines, milliseconds, total_usage
+from ctxd.transcripts.record_decoding import Line, attachment_of, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
@@ -77,35 +77,6 @@ def test_values_no_session_accepts_are_decoded_to_accepted_ones(raw, value):
 def test_a_value_that_is_nested_too_deeply_is_not_json():
     with pytest.raises(ValueError, match="nested|recursion"):
         decoded(b"[" * 100_000)
-
-
-@pytest.mark.parametrize("open_, close", [(b"[", b"]"), (b'{"a":', b"}"), (b'{"\\ud83d":', b"}")])
-@pytest.mark.parametrize("inner", [b'"\\ud83d"', b"12345678901234567890"])
-def test_values_in_as_many_levels_as_the_decoder_accepts_become_accepted_ones(open_, close, inner):
-    value = decoded(open_ * 800 + inner + close * 800)
-    for _ in range(800):
-        (value,) = value.values() if isinstance(value, dict) else value
-    assert value in ("\ufffd", "12345678901234567890")
-
-
-@pytest.mark.parametrize(
-    ("raw", "flat"),
-    [
-        (b'{"a": [1, {"b": []}]}', {"a": [1, '{"b": []}']}),
-        (b'[[[1], [2]], "[[[", [["]"]]]', [["[1]", "[2]"], "[[[", ['["]"]']]),
-        (b'{"a[": {"\\"{": {"c\\\\": "caf\xc3\xa9"}}}', {"a[": {'"{': '{"c\\\\": "caf\u00e9"}'}}),
-        (b"[[1], [[]]]", [[1], ["[]"]]),
-        (b"[[1], [2]]", [[1], [2]]),
-    ],
-)
-def test_values_below_some_levels_become_their_text(raw, flat):
-    assert json.loads(flattened(raw, 2)) == flat
-
-
-def test_flattening_a_value_of_many_brackets_takes_bounded_time():
-    assert decoded(flattened(b"[" * 3_000_000 + b"]" * 3_000_000)), "brackets in a row"
-    with pytest.raises(ValueError, match="nested too deeply"):
-        flattened(b"[" * 300 + b"[]," * 1_000_000 + b"1" + b"]" * 300)
 
 
 def test_byte_order_marks_and_windows_line_endings_are_stripped():
@@ -321,6 +292,21 @@ def said(text, role="user"):
 def test_codex_a_prompt_that_begins_like_a_text_of_the_harness_is_a_person_s(text):
     shown = {"type": "event_msg", "payload": {"type": "user_message", "message": text}}
     assert kinds(events(codex.read_rollout, said(text), shown)) == ["Prompt", "Opaque"]
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        (r'{"cmd": "echo \ud83d"}', {"cmd": "echo \ufffd"}),
+        ('{"limit": 9007199254740993, "wait": Infinity}', {"limit": "9007199254740993", "wait": "Infinity"}),
+        ('{"cmd": "cut', '{"cmd": "cut'),
+        ("[1]", "[1]"),
+        ("[" * 5000, "[" * 5000),
+    ],
+)
+def test_arguments_of_codex_are_an_object_of_values_that_a_session_accepts_or_their_text(text, args):
+    (call,) = events(codex.read_rollout, item(type="function_call", name="shell", arguments=text, call_id="c1"))
+    assert call.args == args
 
 
 def test_codex_items_are_the_conversation_and_messages_for_the_screen_are_not():
