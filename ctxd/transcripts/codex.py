@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
 from ctxd.transcripts.record_decoding import (
+    WHOLE_LINE_BYTES_MAX,
     Entry,
     Line,
     Record,
@@ -45,9 +46,6 @@ _ITEM: Final = re.compile(rb'"type"\s*:\s*"response_item"')
 _MESSAGE: Final = re.compile(rb'"type"\s*:\s*"message"')
 _MESSAGE_EVENT: Final = re.compile(rb'"type"\s*:\s*"(?:user|agent)_message"')
 """Members of records; in a text, their quotation marks are escaped."""
-
-_LINE_BYTES_MAX: Final = 6 * 1024 * 1024
-"""Maximum bytes of a line that is read as a record. A longer line is searched in pieces."""
 
 _MEMBER_BYTES_MAX: Final = 64
 
@@ -85,18 +83,19 @@ def read_events(found: Iterable[Line]) -> Iterator[Entry]:
 def conversation_in_events(file: IO[bytes]) -> int | None:
     """Return the byte at which the conversation of a rollout begins if it is in the ``event_msg`` records; None for
     another rollout. Reads up to the first item of type ``message``, which is one of the first lines of a rollout that
-    codex writes. Memory: a few times ``_LINE_BYTES_MAX``."""
+    codex writes. A line that is too long to be kept whole is searched in pieces. Memory: a few times
+    ``WHOLE_LINE_BYTES_MAX``."""
     begin: int | None = None
     size, end = 0, b""
     has_message = is_item = False
-    while piece := file.readline(_LINE_BYTES_MAX):
+    while piece := file.readline(WHOLE_LINE_BYTES_MAX):
         text = end + piece
         if begin is None and (found := _MESSAGE_EVENT.search(text)):
             begin = size - len(end) + found.start()
         has_message = has_message or _MESSAGE.search(text) is not None
         is_item = is_item or _ITEM.search(text) is not None
         size += len(piece)
-        if len(piece) == _LINE_BYTES_MAX and not piece.endswith(b"\n"):
+        if len(piece) == WHOLE_LINE_BYTES_MAX and not piece.endswith(b"\n"):
             end = text[-_MEMBER_BYTES_MAX:]
             continue
         if has_message and _is_message_item(b"" if end else piece, is_item):

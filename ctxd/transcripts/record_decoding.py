@@ -25,6 +25,9 @@ Record = Mapping[str, Any]
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Maximum bytes of a line: images in base64 make lines of tens of MiB."""
 
+WHOLE_LINE_BYTES_MAX: Final = 6 * 1024 * 1024
+"""Maximum bytes of a line of a source that is read and kept whole, so that memory stays bounded."""
+
 DAMAGED: Final = "damaged"
 """Kind of the opaque event for a line that is not a JSON object."""
 
@@ -94,14 +97,14 @@ def joined_parts(found: Iterable[Line]) -> Iterator[Line]:
     size = 0
     for line in found:
         record = line.record or {}
-        if record.get("type") != PART or record.get("number") != len(held) + 1:
+        if record.get("type") != PART or record.get("number") != len(held) + 1 or size > LINE_BYTES_MAX:
             yield from held
             held, size = [], 0
-        if record.get("type") != PART or size > LINE_BYTES_MAX:
+        if record.get("type") != PART or record.get("number") != len(held) + 1:
             yield line
             continue
         held.append(line)
-        size += len(as_text(record.get("text")))
+        size += len(as_text(record.get("text"))) + len(as_text(record.get("latin1")))
         if record.get("last"):
             whole = _whole(held)
             yield from held if whole is None else [Line(line.number, whole)]

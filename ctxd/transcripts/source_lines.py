@@ -10,21 +10,19 @@ import stat
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.record_decoding import PART, Record, decoded
+from ctxd.transcripts.record_decoding import PART, WHOLE_LINE_BYTES_MAX, Record, decoded
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
-
-LINE_BYTES_MAX: Final = 6 * 1024 * 1024
-"""Maximum bytes of a line that is kept whole. A longer line is kept in parts, so that memory stays bounded."""
 
 _PART_BYTES: Final = 2 * 1024 * 1024
 _WORD_BYTES_MAX: Final = 4096
@@ -72,21 +70,36 @@ class _Unpacked(BufferedReader):
     def __init__(self, packed: IO[bytes]) -> None:
         super().__init__(zstd.ZstdFile(packed))
         self._packed = packed
+        self._last_end: int | None = None
 
     def close(self) -> None:
         super().close()
         self._packed.close()
+
+    def has_line_feed(self) -> bool:
+        """Return True if a line feed follows. Only the first call reads up to the end: to go back, all content before
+        is decompressed again."""
+        here = self.tell()
+        if self._last_end is None:
+            self._last_end, at = 0, here
+            with suppress(EOFError, zstd.ZstdError):  # Reading the lines raises it again, where the damage is.
+                while piece := self.read(_HASHED_BYTES):
+                    found = piece.rfind(b"\n") + 1
+                    self._last_end = at + found if found else self._last_end
+                    at += len(piece)
+            self.seek(here)
+        return here < self._last_end
 
 
 def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
     """Yield the complete lines of ``file`` from byte ``start`` on, at which a line must begin. Blank lines have an
     empty ``to_store``; a byte order mark is not part of the first line.
 
-    Memory: a few times ``LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
+    Memory: a few times ``WHOLE_LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
     """
     end = start
-    while raw := file.readline(LINE_BYTES_MAX):
-        if len(raw) == LINE_BYTES_MAX and not raw.endswith(b"\n"):
+    while raw := file.readline(WHOLE_LINE_BYTES_MAX):
+        if len(raw) == WHOLE_LINE_BYTES_MAX and not raw.endswith(b"\n"):
             for part in _long_line(file, raw, end):
                 end = part.end
                 yield part
@@ -171,6 +184,8 @@ def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
 
 def _is_complete(file: IO[bytes]) -> bool:
     """Return True if a line feed follows; the position of ``file`` does not change."""
+    if isinstance(file, _Unpacked):
+        return file.has_line_feed()
     here, found = file.tell(), False
     while piece := file.read(_HASHED_BYTES):
         if b"\n" in piece:

@@ -215,7 +215,7 @@ def test_a_message_outside_an_item_hides_no_conversation(tmp_path: Path, other: 
 def test_a_message_of_an_event_in_a_long_line_hides_no_conversation(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codex, "_LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(codex, "WHOLE_LINE_BYTES_MAX", 1000)
     start = json.dumps(event("user_message", message="a")).encode() + b"\n"
     long = {"payload": {"text": "x" * (1000 + place), **said("user", "b")}, "type": "event_msg"}
     other = json.dumps(long).encode() + b"\n"

@@ -1,13 +1,15 @@
 """Lines of a source at given places: read from there, not from the start of the file."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
-from ctxd.transcripts import discovery
+from ctxd.transcripts import discovery, record_decoding
 from ctxd.transcripts.discovery import Transcript, lines_at, lines_of, transcripts
-from ctxd.transcripts.source_lines import LINE_BYTES_MAX, zstd
+from ctxd.transcripts.record_decoding import PART, WHOLE_LINE_BYTES_MAX, Line, joined_parts
+from ctxd.transcripts.source_lines import open_source, source_lines, zstd
 
 pytestmark = pytest.mark.requirement("IMP-1")
 
@@ -29,7 +31,7 @@ def starts_of(source: Transcript) -> list[int]:
 def test_the_lines_at_some_places_are_those_that_a_whole_reading_finds(tmp_path: Path, packed: bool) -> None:
     records: list[object] = [{"type": "session_meta", "payload": {"id": "t", "pad": "x" * 90_000}}]
     records += [{"type": "event_msg", "payload": {"number": number, "pad": "x" * 90_000}} for number in range(60)]
-    records.insert(9, {"type": "event_msg", "payload": {"long": "word " * (LINE_BYTES_MAX // 4)}})
+    records.insert(9, {"type": "event_msg", "payload": {"long": "word " * (WHOLE_LINE_BYTES_MAX // 4)}})
     raw = b"".join(json.dumps(record).encode() + b"\r\n" for record in records) + b"garbage\n"
     path = tmp_path / ("r.jsonl.zst" if packed else "r.jsonl")
     path.write_bytes(zstd.compress(raw) if packed else raw)
@@ -60,3 +62,48 @@ def test_a_line_far_behind_is_read_without_those_before(tmp_path: Path, monkeypa
     read.clear()
     (found,) = lines_at(source, [len(line) * 4998])
     assert found.end == len(line) * 4999 and len(read) == 1
+
+
+LONG = json.dumps({"text": "word " * (WHOLE_LINE_BYTES_MAX // 4)}).encode() + b"\n"
+
+
+@pytest.mark.requirement("IMP-6")
+def test_going_back_in_a_compressed_file_is_done_once_for_all_long_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    path.write_bytes(zstd.compress(LONG * 3 + LONG[:-1]))
+    with open_source(path) as file:
+        backwards: list[int] = []
+        seek = file.seek
+
+        def counted(place: int, whence: int = 0) -> int:
+            backwards.extend([place] if not whence and place < file.tell() else [])
+            return seek(place, whence)
+
+        monkeypatch.setattr(file, "seek", counted)
+        found = list(source_lines(file))
+    assert b"".join(line.source for line in found) == LONG * 3, "the last line may still be being written"
+    assert len(backwards) == 1
+
+
+@pytest.mark.requirement("IMP-6")
+def test_the_lines_before_the_damage_in_a_compressed_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    path.write_bytes(
+        zstd.compress(LONG * 2) + zstd.compress(random.Random(1).randbytes(4_000_000).replace(b"\n", b""))[:-9]
+    )
+    found = []
+    with open_source(path) as file, pytest.raises((EOFError, zstd.ZstdError)):
+        found.extend(iter(source_lines(file)))
+    assert b"".join(line.source for line in found) == LONG * 2
+
+
+@pytest.mark.requirement("IMP-6")
+def test_parts_of_a_line_beyond_the_limit_stay_separate_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [
+        {"type": PART, "number": number, kind: "x" * 9} for number, kind in ((1, "latin1"), (2, "text"), (3, "text"))
+    ]
+    found = [Line(place, part) for place, part in enumerate([*parts, {**parts[2], "number": 4, "last": True}, {}], 1)]
+    monkeypatch.setattr(record_decoding, "LINE_BYTES_MAX", 16)
+    assert list(joined_parts(found)) == found
