@@ -172,11 +172,10 @@ def _message_times(database: sqlite3.Connection, session: str) -> list[object]:
     return [time for (time,) in found]
 
 
-def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:
+def _session(id: str, row: Record, stamp: str, records: Callable[[], Iterator[Record]]) -> StoredSession:
     parent, fork = as_text(row.get("parent_id")), as_text(row.get("fork_session_id"))
     return StoredSession(
-        id, parent, as_text(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork,
-        created_at(row),
+        id, parent, as_text(row.get("directory")), stamp, records, "" if parent else fork, created_at(row)
     )  # fmt: skip
 
 

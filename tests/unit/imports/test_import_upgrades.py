@@ -1,9 +1,11 @@
 """Import of what another version of ctxd has imported, which ended deltas elsewhere: those that are there stay."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -11,12 +13,17 @@ import pytest
 from ctxd.imports import changed_sources, importer, plan_types, source_reading, spawning_calls, transcript_plan
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.importer import TranscriptImport
+from ctxd.transcripts import opencode_storage
+from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.opencode_storage import StoredSession
+from ctxd.transcripts.record_decoding import Record
 from ctxd_client import connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent
 from tests.client.running import Running
 from tests.spec.claude_records import compaction, fork_of, forked, newest
-from tests.spec.test_import import Claude, append, commits, labels, write
+from tests.spec.test_import import Claude, append, commits, here, labels, write
+from tests.spec.test_import_opencode import Opencode
 
 _PROMPT = transcript_plan.turn_in
 
@@ -33,12 +40,12 @@ def client(daemon: Running) -> Iterator[SyncClient]:
         yield client
 
 
-def imported(daemon: Running, place: Path) -> ImportResult:
+def imported(daemon: Running, place: Path, harness: HarnessCommand = "claude") -> ImportResult:
     """The result of an import in this process, whose plan a test may change."""
 
     async def run() -> ImportResult:
         async with connect(daemon.socket) as client:
-            return await TranscriptImport(client, "claude", progress=lambda _: None).run([place])
+            return await TranscriptImport(client, harness, progress=lambda _: None).run([place])
 
     return anyio.run(run)
 
@@ -148,3 +155,45 @@ def test_a_rewritten_file_is_planned_again(
     write(path, records)
     found = imported(daemon, path.parent)
     assert found.rewritten == 1 and labels(client, newest(client, claude.id).commit) == "abcdccef"
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("is_folder", [True, False], ids=["JSON storage", "database"])
+def test_sessions_of_opencode_with_the_stamps_of_an_older_version_are_not_committed_again(
+    daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    place, id = tmp_path / "sources", f"ses_{uuid4().hex}"
+    place.mkdir()
+    if is_folder:
+        for name, content in (
+            (f"session/p/{id}", {"directory": "/srv"}),
+            (f"message/{id}/msg_1", {"role": "user", "time": {"created": 1}}),
+            ("part/msg_1/prt_1", {"type": "text", "text": "x"}),
+        ):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / f"{name}.json").write_text(json.dumps(content))
+    else:
+        source = Opencode(place / "opencode.db")
+        source.add("session", id=id, directory="/srv")
+        source.message(id, "msg_1", "user", {"type": "text", "text": "x"})
+        source.add("session_v2", id=f"{id}b", directory="/srv")
+        source.add("session_message", id="r", session_id=f"{id}b", type="user", seq=1, data={"text": "x"})
+        source.database.close()
+    new = opencode_storage._session
+
+    def spaced(id: str, row: Record, stamp: str, records: Any) -> StoredSession:
+        return new(id, row, " ".join(stamp), records)
+
+    monkeypatch.setattr(opencode_storage, "_session", spaced)
+    sessions = 1 if is_folder else 2
+    assert imported(daemon, place, "opencode").commits == sessions
+    monkeypatch.undo()
+    os.utime(next(place.glob("*.db"), place))
+    found = imported(daemon, place, "opencode")
+    assert (found.commits, found.unchanged, found.rewritten, found.skipped) == (0, sessions, 0, [])
+    assert len(commits(client, here("opencode", id))) == 1
+
+
+@pytest.mark.parametrize("stamp", ["20 175 9", ""])
+def test_the_stamp_of_a_session_is_kept_as_it_is(stamp: str) -> None:
+    assert opencode_storage._session("s", {}, stamp, lambda: iter(())).stamp == stamp
