@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.events_v1 import event_of
-from ctxd.transcripts.claude_code import CONTINUED, read_stream
+from ctxd.transcripts.claude_code import CONTINUED, read_session
 from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, flattened, record_of, records_of, rest
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -104,7 +104,7 @@ def _output(raw: bytes) -> Event:
 
 def _nested(record: Record) -> list[Event]:
     """Return the events of a provider's message. Unknown blocks are kept in their events."""
-    found = [entry.event for entry in read_stream([Line(1, dict(record))])]
+    found = [entry.event for entry in read_session([Line(1, dict(record))])]
     is_unread = len(found) == 1 and isinstance(found[0], OpaqueEvent) and found[0].data == record
     return [] if is_unread else found
 

@@ -146,7 +146,7 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
             _from_lines(claude_code.read_session),
             _edited(claude_code.RETRACTED, claude_code.retracted_in, claude_code.read_session),
         ),
-        DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
+        DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_session)),
         DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
         DeltaFormat("codex-events-v1", True, _from_lines(codex.read_events)),
         DeltaFormat("codex-exec-json-v1", True, _from_lines(codex_exec.read_exec)),

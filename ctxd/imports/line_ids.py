@@ -61,7 +61,7 @@ class LineIds:
         rewind to it."""
         self._relinked[hash(id)] = place
 
-    def forget(self, id: str | None) -> None:
+    def forget(self, id: str) -> None:
         """Forget the place of a line, and the one after which its children continue."""
         self._places.pop(hash(id), None)
         self._relinked.pop(hash(id), None)

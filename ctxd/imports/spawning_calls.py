@@ -63,7 +63,7 @@ def spawns(events: Iterable[Event]) -> bool:
 
 
 def _spawned_in(result: ToolResultEvent) -> Iterator[str]:
-    """Yield the sub-agents and the workflow that a ``result`` names, the surest first."""
+    """Yield the sub-agents and the workflow that a ``result`` names, most reliable first."""
     match result.meta:
         case {"toolUseResult": {"agentId": str(name)} | {"runId": str(name)}}:
             yield name

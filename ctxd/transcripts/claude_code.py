@@ -151,8 +151,9 @@ def retracted_in(found: Iterable[Line]) -> frozenset[str]:
 
 
 def read_session(found: Iterable[Line], retracted: Collection[str] = ()) -> Iterator[Entry]:
-    """Yield the events of a session file, in file order. The file holds a tree: ``parent`` is an event's parent. Those
-    of messages in ``retracted``, see ``retracted_in``, are left out."""
+    """Yield the events of a session file or of headless output, in order. A file holds a tree: ``parent`` is an event's
+    parent. Partial messages are opaque, as the whole message follows. Events of messages in ``retracted``, see
+    ``retracted_in``, are left out."""
     reader = _Reader()
     for line in found:
         if line.record is None:
@@ -165,11 +166,6 @@ def read_session(found: Iterable[Line], retracted: Collection[str] = ()) -> Iter
             continue
         else:
             yield from (Entry(line.number, event) for event in reader.events(line.record))
-
-
-def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of headless output. Partial messages are opaque, as the whole message follows."""
-    return read_session(found)
 
 
 class _Reader:

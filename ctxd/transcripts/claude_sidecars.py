@@ -45,8 +45,8 @@ def reason_to_skip(path: Path) -> str:
 
 
 def spawn_keys(path: Path, agent: str) -> tuple[str, ...]:
-    """Return the names by which a caller knows the sub-agent in the file ``path``, the surest first: the id of the call
-    that spawned it, ``agent``, and the run of its workflow."""
+    """Return the names by which a caller knows the sub-agent in the file ``path``, most reliable first: the id of the
+    call that spawned it, ``agent``, and the run of its workflow."""
     call = as_text(_meta(path).get("toolUseId"))
     run = path.parent.name if path.parent.parent.name == _WORKFLOWS else ""
     return tuple(key for key in (call, agent, run) if key)

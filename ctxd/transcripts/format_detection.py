@@ -41,7 +41,7 @@ ROLLOUTS: Final[frozenset[Format]] = frozenset({"codex", "codex-events"})
 
 LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
     "claude-code": claude_code.read_session,
-    "claude-stream-json": claude_code.read_stream,
+    "claude-stream-json": claude_code.read_session,
     "codex": codex.read_rollout,
     "codex-events": codex.read_events,
     "codex-exec-json": codex_exec.read_exec,

@@ -1,4 +1,4 @@
-"""Files of a harness that may be transcripts: the places where it keeps them, and which files they are and were.
+"""Files of a harness that may be transcripts: the places where it keeps them, and how a change of one is recognised.
 
 Separate from their content, so that an import that finds no changed file loads no reader.
 """

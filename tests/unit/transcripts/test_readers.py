@@ -243,7 +243,7 @@ def test_claude_sub_agents_and_their_parents_in_all_three_forms():
 
 def test_claude_headless_output_has_server_tools_and_unknown_blocks():
     found = events(
-        claude_code.read_stream,
+        claude_code.read_session,
         {"type": "system", "subtype": "init", "session_id": "S", "tools": []},
         assistant(
             {"type": "server_tool_use", "id": "w", "name": "web_search", "input": {"query": "q"}},

@@ -49,7 +49,7 @@ def test_the_output_of_a_headless_run_is_that_of_its_result():
         said("m4", 9),
         result(2),
     ]
-    found = list(claude_code.read_stream(numbered(*records)))
+    found = list(claude_code.read_session(numbered(*records)))
     assert total_usage(found) == Usage(input=40, output=224 + 5 + 9)
 
 
