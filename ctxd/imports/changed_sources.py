@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
-from ctxd.imports.plan_types import PARSER
+from ctxd.imports.plan_types import PARSER, SPLITS_PARSER
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
 
@@ -112,7 +112,10 @@ class ChangedSources:
 def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
     that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format, and an
-    unnamed fork the recorded origin, if it was imported before."""
+    unnamed fork the recorded origin, if it was imported before. Long lines keep their parts."""
+    if known.parser < SPLITS_PARSER:
+        known.early_splits = known.size
+    source = source._replace(early_splits=known.early_splits)
     if source.format == "codex" and known.format == "codex-events":
         source = source._replace(format="codex-events")
     if (stored := source.stored) is not None and (stored.copied_from or known.copied_from):

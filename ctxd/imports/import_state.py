@@ -47,7 +47,8 @@ class SourceState(msgspec.Struct, array_like=True):
     1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
     ``format``: that of a rollout of codex; empty for other sources, and in older records. ``whole_lines``: the number
     of lines in ``whole``; 0 in older records. ``copied_from``: the session that an unnamed fork of opencode continues,
-    empty for none, and in older records.
+    empty for none, and in older records. ``early_splits``: the bytes imported by versions before ``SPLITS_PARSER``, in
+    which long lines keep their parts: other parts would be stored again.
     """
 
     parser: int
@@ -74,6 +75,7 @@ class SourceState(msgspec.Struct, array_like=True):
     format: str = ""
     whole_lines: int = 0
     copied_from: str = ""
+    early_splits: int = 0
 
 
 class _StoredRecord:

@@ -52,7 +52,7 @@ class Transcript(NamedTuple):
     sources if one begins with a copy of the other. ``parent``: the session that spawned it, or that it continues;
     ``base``: the byte in the parent's source at which it continues. ``first_own``: the first ordinal that is not copied
     from the parent. ``is_copy``: it begins with lines of another session. ``origin``: that session, if the lines name
-    it. ``hidden``: the kind of a thread that the harness does not list.
+    it. ``hidden``: the kind of a thread that the harness does not list. ``early_splits``: see ``source_lines``.
     """
 
     path: str
@@ -72,6 +72,7 @@ class Transcript(NamedTuple):
     is_copy: bool = False
     origin: str = ""
     hidden: str = ""
+    early_splits: int = 0
     stored: StoredSession | None = None
 
     @property
@@ -130,7 +131,7 @@ def lines_of(source: Transcript, start: int = 0) -> Iterator[SourceLine]:
         with open_source(source.file) as file:
             if start:
                 file.seek(start)
-            yield from source_lines(file, start)
+            yield from source_lines(file, start, source.early_splits)
         return
     end = 0
     for record in source.stored.records():
@@ -151,7 +152,7 @@ def lines_at(source: Transcript, starts: Iterable[int]) -> Iterator[SourceLine]:
             # A part of a long line can only be read after the parts before it.
             begin = _line_start(file, run[0])
             file.seek(begin)
-            yield from _chosen(source_lines(file, begin), begin, run)
+            yield from _chosen(source_lines(file, begin, source.early_splits), begin, run)
 
 
 _NEAR_BYTES: Final = 1024 * 1024

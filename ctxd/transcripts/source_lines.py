@@ -91,16 +91,17 @@ class _Unpacked(BufferedReader):
         return here < self._last_end
 
 
-def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
+def source_lines(file: IO[bytes], start: int = 0, early_splits: int = 0) -> Iterator[SourceLine]:
     """Yield the complete lines of ``file`` from byte ``start`` on, at which a line must begin. Blank lines have an
-    empty ``to_store``; a byte order mark is not part of the first line.
+    empty ``to_store``; a byte order mark is not part of the first line. ``early_splits``: the bytes in which long lines
+    are split where earlier versions of ctxd split them.
 
     Memory: a few times ``WHOLE_LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
     """
     end = start
     while raw := file.readline(WHOLE_LINE_BYTES_MAX):
         if len(raw) == WHOLE_LINE_BYTES_MAX and not raw.endswith(b"\n"):
-            for part in _long_line(file, raw, end):
+            for part in _long_line(file, raw, end, is_early=end < early_splits):
                 end = part.end
                 yield part
             continue
@@ -159,7 +160,7 @@ def _wrapped(kind: str, text: bytes, **more: object) -> bytes:
     return msgspec.json.encode({"type": kind, **more, **found}) + b"\n"
 
 
-def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
+def _long_line(file: IO[bytes], raw: bytes, start: int, *, is_early: bool) -> Iterator[SourceLine]:
     """Yield a long line in parts; nothing if the line is not complete yet."""
     if not _is_complete(file):
         file.seek(0, os.SEEK_END)
@@ -172,7 +173,7 @@ def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
             break
         held += more
         while len(held) > 2 * _PART_BYTES:
-            at = _word_end(held)
+            at = _word_end(held, is_early=is_early)
             end += at
             parent = decoded(b"{%b}" % links[2]) if links is not None and number == 1 else None
             yield SourceLine(end, _wrapped(PART, held[:at], number=number), parent, held[:at])
@@ -195,12 +196,14 @@ def _is_complete(file: IO[bytes]) -> bool:
     return found
 
 
-def _word_end(held: bytes) -> int:
-    """Return the place to split ``held`` so that neither a word, which may be a secret, nor a character is split."""
+def _word_end(held: bytes, *, is_early: bool) -> int:
+    """Return the place to split ``held`` so that neither a word, which may be a secret, nor a character is split.
+    ``is_early``: an escaped line feed is split, so that its letter is before the next word."""
     at = _PART_BYTES
-    found = max(held.rfind(b" ", at - _WORD_BYTES_MAX, at), held.rfind(b"\\n", at - _WORD_BYTES_MAX, at)) + 1
-    if found:
-        return found
+    space = held.rfind(b" ", at - _WORD_BYTES_MAX, at)
+    escape = held.rfind(b"\\n", at - _WORD_BYTES_MAX, at)
+    if max(space, escape) >= 0:
+        return max(space, escape) + (2 if escape > space and not is_early else 1)
     while at > _PART_BYTES - 4 and held[at] & 0xC0 == 0x80:
         at -= 1
     return at

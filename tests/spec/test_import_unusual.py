@@ -15,6 +15,8 @@ from tests.spec.imported_contexts import head
 from tests.spec.test_import import Claude, Codex, ctx, here, imported, labels, text, views, write
 from tests.spec.test_import_again import lines
 
+KEY = "AKIA" + "IOSFODNN7Q2WERTY"
+
 
 @pytest.mark.requirement("IMP-6")
 def test_a_transcript_is_known_by_its_records_behind_a_mark_garbage_and_a_long_line(
@@ -157,6 +159,24 @@ def test_arguments_with_values_that_no_session_accepts_are_imported(
     found = imported(daemon, "codex", rollout.write(tmp_path))
     assert (found["skipped"], found["events"]["tool_call"]) == ([], 1)
     assert labels(client, head(client, rollout.id)) == "mabcde"
+
+
+@pytest.mark.requirement("IMP-5")
+@pytest.mark.parametrize("left", [0, 2, 9, 100])
+def test_a_secret_at_the_place_where_a_long_line_is_split_is_handled(
+    daemon: Running, client: SyncClient, tmp_path: Path, left: int
+) -> None:
+    claude = Claude()
+    client.session_create("claude-code", session=claude.id, secrets="redact")
+    records = claude.turn("a", "b")
+    begin = json.dumps(records[0]).index("text a")
+    # A line is split below 2 MiB, after the last word that ends there.
+    records[0]["message"]["content"] = "x" * (2 * 1024 * 1024 - begin - 2 - left) + f"\n{KEY}\n" + "word " * 1_400_000
+    imported(daemon, "claude", write(tmp_path / f"{claude.session}.jsonl", records))
+    tip = client.commit_resolve(session=claude.id).commit
+    assert tip is not None
+    kept = text(client, tip.commit)
+    assert KEY not in kept and "[REDACTED:aws-access-key:" in kept
 
 
 @pytest.mark.requirement("SES-40")

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 import anyio
@@ -13,10 +14,11 @@ import pytest
 from ctxd.imports import changed_sources, importer, plan_types, source_reading, spawning_calls, transcript_plan
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.importer import TranscriptImport
-from ctxd.transcripts import opencode_storage
+from ctxd.transcripts import discovery, opencode_storage
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import StoredSession
 from ctxd.transcripts.record_decoding import Record
+from ctxd.transcripts.source_lines import SourceLine
 from ctxd_client import connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent
@@ -197,3 +199,40 @@ def test_sessions_of_opencode_with_the_stamps_of_an_older_version_are_not_commit
 @pytest.mark.parametrize("stamp", ["20 175 9", ""])
 def test_the_stamp_of_a_session_is_kept_as_it_is(stamp: str) -> None:
     assert opencode_storage._session("s", {}, stamp, lambda: iter(())).stamp == stamp
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_long_line_keeps_its_parts_and_later_ones_split_no_escape(
+    daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def split(claude: Claude, one: str, other: str) -> list[dict[str, Any]]:
+        records = claude.turn(one, other)
+        begin = json.dumps(records[0]).index(f"text {one}")
+        # The last word that ends below 2 MiB ends with a line feed.
+        pad = "x" * (2 * 1024 * 1024 - begin - 9)
+        records[0]["message"]["content"] = f"{pad}\nkey\n" + "word " * 1_400_000
+        return records
+
+    for module in (changed_sources, importer, source_reading):
+        monkeypatch.setattr(module, "PARSER", plan_types.SPLITS_PARSER - 1)
+    monkeypatch.setattr(discovery, "source_lines", partial(_early, discovery.source_lines))
+    claude = Claude()
+    path = write(tmp_path / "sources" / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *split(claude, "c", "d")])
+    made = imported(daemon, path.parent).commits
+    monkeypatch.undo()
+    assert imported(daemon, path.parent).commits == 0
+    append(path, *claude.turn("e", "f"), *split(claude, "g", "h"), *claude.turn("i", "j"))
+    imported(daemon, path.parent)
+    assert imported(daemon, path.parent).unchanged == 1
+    found = commits(client, claude.id)
+    assert len(client.commit_list(session=claude.id, tips=True).commits) == 1 and made < len(found)
+    tip = newest(client, claude.id)
+    deltas = [client.commit_deltas([each]).deltas[0].data or b"" for each in found]
+    parts = [json.loads(line) for delta in deltas for line in delta.splitlines() if b'"ctxd-part"' in line]
+    assert sorted(part["text"][:4] for part in parts if part["number"] == 2) == ["nwor", "word"]
+    seen = client.commit_materialize(tip.commit, stop="root", format="narrative-v1", content=False)
+    assert seen.message_count == 10
+
+
+def _early(lines: Callable[..., Iterator[SourceLine]], file: IO[bytes], start: int = 0, _: int = 0) -> object:
+    return lines(file, start, 2**60)

@@ -52,8 +52,8 @@ def test_a_line_far_behind_is_read_without_those_before(tmp_path: Path, monkeypa
     read: list[int] = []
     lines = discovery.source_lines
 
-    def counted(file: object, start: int = 0) -> object:
-        for each in lines(file, start):  # type: ignore[arg-type]
+    def counted(file: object, start: int = 0, early_splits: int = 0) -> object:
+        for each in lines(file, start, early_splits):  # type: ignore[arg-type]
             read.append(each.end)
             yield each
 
