@@ -78,6 +78,8 @@ class Subscription:
     def precede(self, backlog: Sequence[Notice], after: int) -> None:
         """Hold ``backlog``, which was read up to sequence ``after``, ahead of later notices."""
         self.after = after
+        if self._dropped is not None and self._dropped.seq <= after:
+            self._dropped = None
         held = [*backlog, *(notice for notice in self._held or () if notice.seq > after)]
         self._held = held[:HELD_MAX]
         if len(held) > HELD_MAX and self._dropped is None:

@@ -165,6 +165,31 @@ async def test_notices_beyond_those_held_are_followed_by_the_newest_marked_as_mi
         assert (len(heard.notices), heard.missed[-1]) == (5, False)
 
 
+def notice(seq: int) -> Notice:
+    return Notice(
+        seq=seq, session="reader", object="f", path=None, change="updated", by_session="writer", content_hash="",
+        valid_time=seq,
+    )  # fmt: skip
+
+
+@pytest.mark.requirement("NOT-3")
+@pytest.mark.parametrize(("upto", "sent"), [(9, [(9, False)]), (4, [(4, False), (5, False), (9, True)])])
+async def test_a_notice_that_is_dropped_before_the_backlog_is_read_is_missed_only_if_the_backlog_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, upto: int, sent: list[tuple[int, bool]]
+) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 2)
+    async with world(tmp_path / "state") as w:
+        await sessions(w, "reader")
+        heard = Heard()
+        live = await w.sessions.live("reader")
+        subscription = module.Subscription(1, live, 0, heard.notify, confined=False)
+        for seq in (4, 5, 9):
+            subscription.take(notice(seq))
+        subscription.precede([notice(upto)], upto)
+        subscription.release()
+        assert [(each.seq, missed) for each, missed in zip(heard.notices, heard.missed, strict=True)] == sent
+
+
 async def test_a_change_not_sent_to_a_full_sandbox_is_sent_later(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         await sessions(w, "reader", "writer")
