@@ -1,6 +1,6 @@
 """Lines of one source that repeat lines of another: forks, sub-agents and other copies of a session."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -139,10 +139,40 @@ def _without_place(record: Record) -> Record:
     return {name: value for name, value in record.items() if name not in ("sessionID", "messageID")}
 
 
-def _is_same_session(one: Record | None, other: Record | None) -> bool:
-    """True for two first records of the same opencode session: their members have other names in an export."""
-    id = as_text(record_of((one or {}).get("session")).get("id"))
-    return bool(id) and id == as_text(record_of((other or {}).get("session")).get("id"))
+def _content_key(line: SourceLine) -> int:
+    """Return a hash of a line without an id, equal for the first records of the same opencode session: their members
+    have other names in an export."""
+    session = as_text(record_of((line.record or {}).get("session")).get("id"))
+    content = f"session {session}".encode("utf-8", "replace") if session else line.to_store
+    return int.from_bytes(blake2b(content, digest_size=8).digest())
+
+
+class _PlacesByHash:
+    """Places of lines in an origin, by a hash of each line. Memory: about 150 bytes for each line."""
+
+    def __init__(self) -> None:
+        # Most lines are unique: a queue for each would take five times as much.
+        self._places: dict[int, int | deque[int]] = {}
+
+    def add(self, key: int, place: int) -> None:
+        """Add a place, which comes after those before."""
+        known = self._places.setdefault(key, place)
+        if isinstance(known, deque):
+            known.append(place)
+        elif known != place:
+            self._places[key] = deque((known, place))
+
+    def take(self, key: int, first: int = 0) -> int | None:
+        """Remove and return the first place of ``key`` from ``first`` on, and remove those before it; None without
+        one."""
+        places = self._places.get(key)
+        if not isinstance(places, deque):
+            self._places.pop(key, None)
+            return places if places is not None and places >= first else None
+        while places:
+            if (place := places.popleft()) >= first:
+                return place
+        return None
 
 
 class CopyDetector:
@@ -153,7 +183,8 @@ class CopyDetector:
     leaves the origin, None if no copy is wanted.
 
     ``ends_delta``: called with each held line that is added, and with ``plan.pending``; True ends the delta after it.
-    Memory: for a source that repeats only some lines, about 150 bytes for each line of the origin.
+    Memory: about 150 bytes for each line of the origin that is compared out of order: all lines for a source that
+    repeats only some, else those without an id up to the next line with one.
     """
 
     def __init__(self, source: Transcript, origin: tuple[Transcript, TranscriptPlan] | None) -> None:
@@ -164,8 +195,10 @@ class CopyDetector:
         self.origin = source if origin is None else origin[0]
         self._plan = None if origin is None else origin[1]
         self._theirs = self._lines(*origin) if origin is not None else iter(())
-        self._ahead: deque[tuple[int, SourceLine]] = deque()
-        """Lines of the origin that were read ahead: lines without an id, and the next one with an id."""
+        self._ahead, self._first_ahead = _PlacesByHash(), 0
+        """Lines of the origin without an id that were read ahead, and the place from which on they are compared."""
+        self._keyed_ahead: tuple[int, SourceLine] | None = None
+        """The next line of the origin with an id, after those without one."""
         self._held: list[tuple[int, SourceLine]] = []
         self._held_at_cut: int | None = None
         """The number of held lines at which an earlier import ended, unless lines after them are copies."""
@@ -173,7 +206,7 @@ class CopyDetector:
         # A sub-agent of codex and a fork of opencode copy only the completed parts of their origin.
         is_of_another = origin is not None and origin[0].session != source.session
         self._is_selection = is_of_another and (bool(source.first_own) or source.format == "opencode")
-        self._places: dict[int, deque[int]] | None = None
+        self._places: _PlacesByHash | None = None
         has_other_ids = is_of_another and source.stored is not None and bool(source.stored.copied_from)
         self._fingerprint = _fork_fingerprint if has_other_ids else fingerprint
 
@@ -223,7 +256,7 @@ class CopyDetector:
         """Compare the next lines with those of ``source`` after line ``after``; None: with all lines of its own."""
         self.end, self._last_copied = None, after
         self.origin, self._plan = source, plan
-        self._ahead.clear()
+        self._pass_keyed()
         own = (place for place in range(plan.size) if place not in plan.outside)
         first = next(own, 0) if after is None else after + 1
         lines = self._lines(source, plan, 0 if source.stored is not None else first)
@@ -257,7 +290,7 @@ class CopyDetector:
     def _next(self, record: Record, number: int) -> int | None:
         has_ids = self._source.format not in ROLLOUTS
         while (found := self._next_keyed()) is not None:
-            self._ahead.clear()
+            self._pass_keyed()
             place, theirs = found[0], found[1].record or {}
             if has_ids and id_of(theirs) != id_of(record):
                 continue
@@ -269,34 +302,38 @@ class CopyDetector:
 
     def _repeated(self, line: SourceLine) -> int | None:
         """Return the place of an equal line without an id, before the origin's next line with an id."""
-        self._next_keyed()
-        for position, (place, theirs) in enumerate(self._ahead):
-            if theirs.to_store == line.to_store or _is_same_session(theirs.record, line.record):
-                for _ in range(position + 1):
-                    self._ahead.popleft()
-                return place
-        return None
+        keyed, key = self._next_keyed(), _content_key(line)
+        place = self._ahead.take(key, self._first_ahead)
+        if place is not None:
+            self._first_ahead = place + 1
+        elif keyed is not None and _content_key(keyed[1]) == key:
+            place = keyed[0]
+            self._pass_keyed()
+        return place
 
     def _next_keyed(self) -> tuple[int, SourceLine] | None:
         """Return the origin's next line with an id, up to which lines are read ahead."""
-        if self._ahead and self._is_keyed_there(*self._ahead[-1]):
-            return self._ahead[-1]
-        for place, line in self._theirs:
-            self._ahead.append((place, line))
+        while self._keyed_ahead is None and (found := next(self._theirs, None)) is not None:
+            place, line = found
             if self._is_keyed_there(place, line):
-                return place, line
-        return None
+                self._keyed_ahead = found
+            else:
+                self._ahead.add(_content_key(line), place)
+        return self._keyed_ahead
+
+    def _pass_keyed(self) -> None:
+        """Compare the next lines with those of the origin after the line with an id up to which it is read ahead."""
+        self._ahead, self._first_ahead, self._keyed_ahead = _PlacesByHash(), 0, None
 
     def _selected(self, record: Record) -> int | None:
         if self._source.first_own and not self._is_inherited(record):
             return None
         if self._places is None:
-            self._places = defaultdict(deque)
+            self._places = _PlacesByHash()
             for place, theirs in self._theirs:
                 if self._is_keyed_there(place, theirs):
-                    self._places[self._fingerprint(theirs.record or {})].append(place)
-        found = self._places.get(self._fingerprint(record))
-        return found.popleft() if found else None
+                    self._places.add(self._fingerprint(theirs.record or {}), place)
+        return self._places.take(self._fingerprint(record))
 
     def _leave_headless(self, plan: TranscriptPlan) -> None:
         """Let the output of a run that continues the session of an earlier one begin after that."""
