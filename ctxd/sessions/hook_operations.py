@@ -3,6 +3,7 @@ tool call or texts to the operations on tool calls and the chat."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import anyio
@@ -15,9 +16,11 @@ from ctxd.sessions.compaction_kept_messages import with_kept_place
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
 from ctxd.transcripts.shortened_output import shortened_output
+from ctxd.worker_threads import Lane
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
@@ -95,6 +98,9 @@ class HookOperations:
         self._lifecycle = lifecycle
         self._chat = chat
         self._toolcalls = toolcalls
+        self._reading = Lane("hook.input", inline=INLINE_CHARS_MAX, bulk=True)
+        self._unread = SessionLock()
+        """Held for each input until it is read, in the order of arrival."""
         self._recording: dict[str, SessionLock] = {}
         self._arrivals: dict[str, anyio.Event] = {}
         self._arrived: set[str] = set()
@@ -107,16 +113,10 @@ class HookOperations:
         Raises: CtxdError invalid_params, session_closed, session_removed, and those of the store.
         """
         request = request or write_request(KIND, actor.principal, params)
-        try:
-            found = read_hook(params.harness, params.input, params.at)
-        except ValueError as error:
-            hint = "Pass the hook's standard input unchanged."
-            raise CtxdError("invalid_params", f"input: {error}", hint=hint, outcome="not_applied") from None
+        found = await self._read(params)
         result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
         if found.call is None and not found.events:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
-        if found.start_op_id is not None:
-            self._arrived.add(found.start_op_id)
         try:
             if found.earlier and params.at is not None and self._sessions.clock.wall_ms() - params.at < _HELD_UNTIL_MS:
                 await self._await_earlier(actor, found)
@@ -125,6 +125,21 @@ class HookOperations:
         finally:
             self._arrived.discard(found.start_op_id or "")
             self._wake(found.session)
+
+    async def _read(self, params: SessionHookParams) -> HookInput:
+        """Return the event in the input, and note that the hook of its call has arrived. A long input is read on a
+        thread; later ones wait for it, so that the events of a session keep their order. Raises: CtxdError
+        invalid_params, NoThread. Cancel: once the thread has ended."""
+        read = partial(read_hook, params.harness, params.input, params.at)
+        async with self._unread:
+            try:
+                found = await self._reading.run(read, size=len(params.input))
+            except ValueError as error:
+                hint = "Pass the hook's standard input unchanged."
+                raise CtxdError("invalid_params", f"input: {error}", hint=hint, outcome="not_applied") from None
+            if found.start_op_id is not None and (found.call is not None or found.events):
+                self._arrived.add(found.start_op_id)
+            return found
 
     async def _await_earlier(self, actor: Actor, found: HookInput) -> None:
         """Wait until the calls before that of ``found`` in the same response are recorded: ``HELD_S`` for their hooks
@@ -140,10 +155,14 @@ class HookOperations:
                 left = ends - anyio.current_time() + (_HELD_LONGER_S if key in self._arrived else 0.0)
                 with anyio.move_on_after(max(0.0, left)) as waiting:
                     await arrived.wait()
-                if waiting.cancelled_caught and key not in self._arrived:
+                if not waiting.cancelled_caught:
+                    continue
+                async with self._unread:
+                    pass  # The hook of the call may have arrived, with an input that is not read yet.
+                if key not in self._arrived:
                     self._absent[key] = None
                     self._wake(found.session)
-                elif waiting.cancelled_caught and left <= 0:
+                elif left <= 0:
                     break
         while len(self._absent) > _ABSENT_MAX:
             self._absent.pop(next(iter(self._absent)))
