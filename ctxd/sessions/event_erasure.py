@@ -3,13 +3,14 @@
 The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing. It is
 removed from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session
 is removed too, so that no earlier version of a segment keeps it: in the title, in labels, and in the summaries and tags
-of commits also longer texts that quote it. All but ``events_in`` is pure.
+of commits also longer texts that quote it. All but ``events_in`` and ``content_in`` is pure.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import cached_property, partial
 from typing import Any, Final
 
 import msgspec
@@ -23,12 +24,15 @@ from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_settings import HARNESS_LABELS, SessionSettings
 from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     AppendChat,
     SegmentOperation,
     SessionDelta,
+    chars_of,
+    events_size,
     read_bundle,
     read_segment,
     segment_document,
@@ -90,18 +94,24 @@ def args_text(args: object) -> str:
     return _encode(args).decode()
 
 
-class ErasedContent:
-    """Content to remove: that of ``events``, ``texts`` of other objects, and with ``recorded`` every title and first
-    prompt that a harness recorded, even if no text matches."""
+def _texts(event: Event) -> list[str]:
+    """Return the texts that are the content of ``event``."""
+    return [*_content(event).values(), *(text for _, text in _attached(event) if text)]
 
-    def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = (), recorded: bool = False) -> None:
+
+class ErasedContent:
+    """Content to remove: ``texts``, and with ``recorded`` every title and first prompt that a harness recorded, even if
+    no text matches."""
+
+    def __init__(self, texts: Iterable[str] = (), *, recorded: bool = False) -> None:
         self._takes_recorded = recorded
         self._titles: dict[tuple[str, int], str] = {}
         self._quoting: dict[str, bool] = {}
-        contents = [[*_content(event).values(), *(text for _, text in _attached(event) if text)] for event in events]
-        self.events = sum(map(bool, contents))
-        self.texts = frozenset(texts).union(*contents)
-        self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
+        self.texts = frozenset(texts)
+
+    @cached_property
+    def _previews(self) -> frozenset[str]:
+        return frozenset(text[:PREVIEW_CHARS] for text in self.texts)
 
     @cached_property
     def encoded_texts(self) -> tuple[bytes, ...]:
@@ -123,6 +133,11 @@ class ErasedContent:
         kept: dict[str, Any] = {name: getattr(event, name) for name in _KEPT if hasattr(event, name)}
         kept |= {name: PURGED_TEXT for name in goes if name in _TEXTS}
         return type(event)(**kept)
+
+    def losses(self, events: Iterable[Event]) -> tuple[int, int]:
+        """Return how many of ``events`` lose content, and how many characters the chat loses with it."""
+        changed = [(event, left) for event in events if (left := self.event(event)) is not event]
+        return len(changed), chars_of(event for event, _ in changed) - chars_of(left for _, left in changed)
 
     def delta(self, delta: SessionDelta) -> SessionDelta:
         """Return ``delta`` without purged texts; itself if unchanged."""
@@ -303,16 +318,35 @@ def _with(document: Document, payload: dict[str, Any], content: Content | None) 
     return msgspec.structs.replace(document, payload=payload, content=content, content_hash=hashed)
 
 
-async def events_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Event]:
-    """Return the events of the turns with the numbers ``wanted``, None for all; numbers beyond the last are ignored.
+async def events_in(live: LiveSession, wanted: Iterable[int] | None) -> AsyncGenerator[list[Event], None]:
+    """Yield the events of the turns with the numbers ``wanted``, None for all, page by page; numbers beyond the last
+    are ignored.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     count = len(live.state.turns)
     numbers = set(range(count)) if wanted is None else {number for number in wanted if number < count}
     if not numbers:
-        return []
-    found: list[Event] = []
-    async for page in read_pages(live, (min(numbers), 0), (max(numbers) + 1, 0)):
-        found += [event for (turn, _), event in page.placed() if turn in numbers]
-    return found
+        return
+    async with aclosing(read_pages(live, (min(numbers), 0), (max(numbers) + 1, 0))) as pages:
+        async for page in pages:
+            yield [event for (turn, _), event in page.placed() if turn in numbers]
+
+
+async def content_in(live: LiveSession, wanted: Iterable[int] | None) -> tuple[ErasedContent, int, int]:
+    """Return the content of the turns ``wanted``, how many of their events have content, and how many characters the
+    chat loses with it. Memory: the content and one page of events. Raises and cancel: as ``events_in``."""
+    texts: set[str] = set()
+    count = freed = 0
+    async with aclosing(events_in(live, wanted)) as pages:
+        async for events in pages:
+            found, (number, chars) = await off_loop(events_size(events), partial(_content_of, events))
+            texts |= found
+            count, freed = count + number, freed + chars
+    return ErasedContent(texts), count, freed
+
+
+def _content_of(events: Sequence[Event]) -> tuple[frozenset[str], tuple[int, int]]:
+    """Return the content of ``events``, and what they lose with it."""
+    gone = ErasedContent(text for event in events for text in _texts(event))
+    return gone.texts, gone.losses(events)

@@ -6,7 +6,8 @@ texts, the database pages that they occupied, the artifact, and the write-ahead 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -21,14 +22,16 @@ from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (
     ErasedContent,
     args_text,
+    content_in,
     events_in,
     list_chat_entities,
     make_eraser,
     without_bundle,
 )
 from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_loading import batched
-from ctxd.sessions.stored_session import chars_of
+from ctxd.sessions.stored_session import events_size
 from ctxd.store import component_text_index
 from ctxd.store.idempotency import Resend
 from ctxd.store.purge import KIND, decode_counts
@@ -86,13 +89,12 @@ async def purge(
     if id.startswith(COMMIT_PREFIX):
         return await _purge_imported(store, guard, call, ids, live, family)
     async with live.lock:
-        gone = ErasedContent(texts=await _texts(store, id))
+        gone = ErasedContent(await _texts(store, id))
         count = freed = 0
-        async for page in read_pages(live):
-            for event in page.events:
-                if (kept := gone.event(event)) is not event:
-                    count += 1
-                    freed += chars_of((event,)) - chars_of((kept,))
+        async with aclosing(read_pages(live)) as pages:
+            async for page in pages:
+                number, chars = await off_loop(events_size(page.events), partial(gone.losses, page.events))
+                count, freed = count + number, freed + chars
         live.require_current()
         is_quoted_elsewhere = count > 0 and live.session in live.moved_sessions
         if count == 0 or is_quoted_elsewhere:
@@ -209,20 +211,17 @@ async def purge_chat(
     async with live.lock:
         live.require_current()
         live.require_here()
-        events = await events_in(live, turns)
+        gone, count, freed = await content_in(live, turns)
         live.require_current()
-        gone = ErasedContent(events)
-        if not gone.events:
+        if not count:
             return await _nothing_left(store, id)
-        restate = make_eraser(gone)
-        freed = chars_of(events) - chars_of(map(gone.event, events))
         async with family(live.session) as others:
             asked = PurgeRequest(
                 (),
                 guard.keyed_hash,
                 within=list_chat_entities((live.session, *others)),
-                restate=restate,
-                messages=gone.events,
+                restate=make_eraser(gone),
+                messages=count,
             )
             write = _write(call, asked, live.session)
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
@@ -236,7 +235,10 @@ async def kept_outputs(store: VersionStore, live: LiveSession, turns: Sequence[i
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
-    named = {id: None for event in await events_in(live, turns) if (id := getattr(event, "object", None)) is not None}
+    named: dict[str, None] = {}
+    async with aclosing(events_in(live, turns)) as pages:
+        async for events in pages:
+            named |= {id: None for event in events if (id := getattr(event, "object", None)) is not None}
     found: list[str] = []
     for some in batched(named, _HISTORY):
         for id, head in (await store.heads(some)).items():

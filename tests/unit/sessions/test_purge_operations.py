@@ -1,5 +1,7 @@
 """What a purge does to sessions: to that which said it, to those that went on elsewhere, to those that share bytes."""
 
+import threading
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,13 @@ from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
+from ctxd.sessions import event_erasure
 from ctxd.sessions.entry_operations import EntryOperations
+from ctxd.sessions.event_erasure import content_in
 from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.live_session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.sessions.purge_operations import purge, purge_chat
+from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
 from ctxd.sessions.session_settings import ForkBase
 from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import SessionHead
@@ -58,6 +63,40 @@ async def test_a_purge_of_a_chat_owned_by_another_host_is_refused(tmp_path: Path
         assert w.store.head() == before and live.recent[0][0] == PromptEvent(text="the secret")
         del w.sessions.moved_sessions["s1"]
         assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_purge_keeps_the_content_of_a_long_chat_in_memory_but_not_its_events_and_reads_it_on_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop: list[int] = []
+    encode = event_erasure._encode
+
+    def noted(value: Any) -> bytes:
+        encoded = encode(value)
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append(len(encoded))
+        return encoded
+
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        for n in range(30):
+            rows = [{"n": number, "call": n} for number in range(4_000)]
+            call = ToolCallEvent(call=f"c{n}", tool="t", args={"rows": rows})
+            await w.call("session.append", session="s1", events=[msgspec.to_builtins(call)])
+        live = await w.sessions.live("s1")
+        monkeypatch.setattr(event_erasure, "_encode", noted)
+        tracemalloc.start()
+        try:
+            gone, count, freed = await content_in(live, None)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (count, freed, len(gone.texts)) == (30, 0, 30)
+        # The events take ten times as much memory as their content, which is JSON.
+        assert kept < 4 * sum(map(len, gone.texts))
+        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 30
+        assert max(on_loop, default=0) < INLINE_CHARS_MAX
 
 
 @pytest.mark.requirement("SEC-8")
