@@ -50,8 +50,8 @@ PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", nam
 _SAMPLE_BYTES: Final = 64
 
 _QUOTE_CHARS: Final = 8
-"""The least length of a purged text that is found inside a longer title, label, summary or tag, and of a title that is
-found inside a purged text. Shorter ones, such as "yes", are parts of many texts by chance: they must be equal."""
+"""Minimum length at which a purged text is also searched for inside a longer title, label, summary or tag, and a title
+inside a purged text. Shorter ones, such as "yes", are parts of many texts by chance: they must be equal."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 

@@ -476,7 +476,8 @@ class JournalWriter:
     # --- upkeep ---
 
     def _keep_marks(self) -> None:
-        # The loop may set marks meanwhile. A transaction that is rolled back loses those in it: the next ones follow.
+        # The loop may set marks meanwhile. If the transaction rolls back, these marks are not stored until they change
+        # again.
         for name, seq in list(self.marks.items()):
             if self._kept_marks.get(name) != seq:
                 self._kept_marks[name] = seq
