@@ -61,7 +61,7 @@ def generate(root: Path, rows: int, document: Callable[[int], Document] = conver
     held = state_directory.hold(root)
     witness = WitnessFile(held.witness)
     journal_writer = JournalWriter(held, ArtifactStore(held.artifacts), SystemClock())
-    journal_writer.open()
+    journal_writer.begin()
     chain = journal_writer.head.chain
     journal_writer.close(tidy=True)
     connection = sqlite_file.open_writer(held.database)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.lowlevel
 import msgspec
+from anyio.abc import TaskGroup
 
 from ctxd.clock import SystemClock
 from ctxd.imports.busy_sources import BusySources
@@ -33,16 +34,15 @@ from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
-from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts
+from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
 from ctxd.task_groups import first_of
 from ctxd.transcripts.claude_sidecars import title_beside
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
-from ctxd.transcripts.format_detection import HEADLESS, LINE_READERS
+from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
-from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, source_reason
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
@@ -105,6 +105,8 @@ class TranscriptImport:
         self._checks: dict[str, WholeImportCheck] = {}
         self._busy = BusySources()
         self._waiting: dict[str, Transcript] = {}
+        self._tasks: TaskGroup | None = None
+        """The tasks of the run in progress, which send commits."""
         self._origins = OriginCandidates(self._state)
         self._starts = ChainStarts(client, self._origins, self._ensure_imported)
         self._repeated = RepeatedLines(client, self._sources, self._plans)
@@ -151,6 +153,8 @@ class TranscriptImport:
             if gone is None or others is not None:
                 raise
             raise first_of(gone) from None
+        finally:
+            self._tasks = None
         for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
             self._take_plan(path)
         self._sources.note_databases(self.result)
@@ -244,6 +248,7 @@ class TranscriptImport:
                 await anyio.lowlevel.checkpoint()
             else:
                 await self._deliver(planned, delta)
+        assert self._tasks is not None, "a run is in progress"
         await planned.batches.finish(self._tasks)
         if made := planned.batches.take_made():
             self.result.sessions.append(source.session)
@@ -454,6 +459,7 @@ class TranscriptImport:
         await self._create(planned.source)
         batches.put(self._imported_delta(planned, delta, len(lines), is_newest), parent, lines)
         if batches.is_full:
+            assert self._tasks is not None, "a run is in progress"
             await batches.send(self._tasks)
 
     def _changed_at(self, planned: PlannedSource) -> int | None:
@@ -502,7 +508,7 @@ class TranscriptImport:
         if not delta.agent:
             return None
         if (done := planned.done).conversation_end is None and delta.trigger != "session_end":
-            done.conversation_end = _newest_time(planned)
+            done.conversation_end = newest_time(planned)
         return planned.plan.newest if done.conversation_end is None else done.conversation_end
 
     async def _parent(self, planned: PlannedSource, start: Start) -> Parent:
@@ -564,16 +570,6 @@ def _directory_of(found: str) -> str:
     if not found.startswith("/") or "\0" in found or len(found.encode("utf-8", "surrogatepass")) > _PATH_BYTES_MAX:
         return "/"
     return posixpath.normpath(found)
-
-
-def _newest_time(planned: PlannedSource) -> int | None:
-    """Return the newest time in the whole conversation of a source, in ms since 1970. Raises: as ``lines_of``."""
-    newest, read = planned.plan.newest, LINE_READERS[planned.source.format]
-    for line in lines_of(planned.source, planned.done.size):
-        for entry in read([Line(1, line.record)]) if line.record else ():
-            if entry.event.at is not None and entry.event.sidechain is None:
-                newest = max(newest or 0, entry.event.at)
-    return newest
 
 
 def _deltas(planned: PlannedSource, copies: CopyDetector) -> Iterator[PlannedDelta | None]:

@@ -13,7 +13,9 @@ from ctxd.imports.import_state import SourceState
 from ctxd.imports.plan_types import PARSER, ROOT, Start
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
+from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 from ctxd.transcripts.transcript_files import Stat, stat_of
@@ -168,6 +170,16 @@ def _is_as_imported(source: Transcript, state: SourceState) -> bool:
             found.update(line.source)
             end = line.end
     return end == state.size and found.hexdigest(length=DIGEST_BYTES) == state.digest
+
+
+def newest_time(planned: PlannedSource) -> int | None:
+    """Return the newest time in the whole conversation of a source, in ms since 1970. Raises: as ``lines_of``."""
+    newest, read = planned.plan.newest, LINE_READERS[planned.source.format]
+    for line in lines_of(planned.source, planned.done.size):
+        for entry in read([Line(1, line.record)]) if line.record else ():
+            if entry.event.at is not None and entry.event.sidechain is None:
+                newest = max(newest or 0, entry.event.at)
+    return newest
 
 
 def _last_line(delta: bytes) -> bytes:

@@ -121,6 +121,8 @@ class CommitQueue:
         self._last: Pending | None = None
         self._wake: anyio.Event | None = None
         self._thread = CommitThread()
+        self._journal_writer: JournalWriter | None = None
+        """The writer of ``run``, None before it."""
         self._failure: Exception | None = None
 
     @property
@@ -159,7 +161,7 @@ class CommitQueue:
 
     async def purges_finished(self) -> None:
         """Return once nothing outside the database holds content of durable purges. Cancel: safe."""
-        while self._journal_writer.purging:
+        while self._is_purge_unfinished():
             if self._purged is None:
                 self._purged = anyio.Event()
                 # The loop may be waiting for a write.
@@ -167,13 +169,17 @@ class CommitQueue:
                     self._wake.set()
             await self._purged.wait()
 
+    def _is_purge_unfinished(self) -> bool:
+        assert self._journal_writer is not None, "run has begun"
+        return self._journal_writer.purging
+
     async def run(self, journal_writer: JournalWriter) -> Exception:
         """Commit batches until the disk fails. Returns: the failure. Cancel: the running transaction completes; writes
         that are not durable then fail as ``draining``."""
         self._journal_writer = journal_writer
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._serve)
+                group.start_soon(self._serve, journal_writer)
                 await self._thread.run()
             # The task group does not propagate the cancellation of the loop.
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -185,18 +191,18 @@ class CommitQueue:
             self._fail(self._batch, "draining", _STOPPING, "unknown")
             self._fail(self._clear(), "draining", _STOPPING, "not_applied")
 
-    async def _serve(self) -> None:
+    async def _serve(self, journal_writer: JournalWriter) -> None:
         """Commit queued writes, and do upkeep while there are none, until the disk fails. Stops the thread."""
         try:
             while True:
                 if not self.queue:
-                    await self._idle()
+                    await self._idle(journal_writer)
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 if self._failure is not None:
                     raise self._failure
                 self._batch = batch = self._take_batch()
                 try:
-                    chains = await self._thread.call(partial(self._journal_writer.commit, batch))
+                    chains = await self._thread.call(partial(journal_writer.commit, batch))
                 except sqlite_file.DiskFull as error:
                     self._health.fill(str(error), error.hint)
                     self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied", error.hint)
@@ -206,9 +212,9 @@ class CommitQueue:
                     self._health.lose(str(error))
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
-                    await self._resolve(batch, chains)
-                    if self._journal_writer.compression_due:
-                        await self._thread.call(self._journal_writer.compress)
+                    await self._resolve(batch, chains, journal_writer.shortage)
+                    if journal_writer.compression_due:
+                        await self._thread.call(journal_writer.compress)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
                 self._batch = batch = ()
         except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as failure:
@@ -219,12 +225,12 @@ class CommitQueue:
         finally:
             self._thread.stop()
 
-    async def _idle(self) -> None:
+    async def _idle(self, journal_writer: JournalWriter) -> None:
         """Wait for a write or a failure. Meanwhile wake the followers, once, then do upkeep."""
         purge_delay, followers_wait = limits.PURGE_RETRY_S, True
         idle_delay: float | None = limits.FOLLOWERS_DELAY_S
         while not self.queue and self._failure is None:
-            full, purging = self._health.code == "disk_full", self._journal_writer.purging
+            full, purging = self._health.code == "disk_full", journal_writer.purging
             self._wake = anyio.Event()
             with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
                 await self._wake.wait()
@@ -235,7 +241,7 @@ class CommitQueue:
                 idle_delay = limits.CHECKPOINT_IDLE_S - limits.FOLLOWERS_DELAY_S
                 if not (full or purging):
                     continue
-            idle_delay = await self._do_upkeep(full=full, purging=purging)
+            idle_delay = await self._do_upkeep(journal_writer, full=full, purging=purging)
             purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
 
     def _take_batch(self) -> Sequence[QueuedWrite]:
@@ -277,9 +283,11 @@ class CommitQueue:
         self.queued_bytes = 0
         return entries
 
-    async def _resolve(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
-        """Resolve ``batch``, a few writes at a time, yielding to the loop in between. Then wake the followers if they
-        are due."""
+    async def _resolve(
+        self, batch: Sequence[QueuedWrite], chains: Sequence[bytes], shortage: sqlite_file.DiskFull | None
+    ) -> None:
+        """Resolve ``batch``, a few writes at a time, yielding to the loop in between. Then refuse further writes if
+        there is a ``shortage``, and wake the followers if they are due."""
         if ARMED:
             hit("journal.ack")
         for first in range(0, len(batch), _RESOLVED_AT_ONCE):
@@ -293,7 +301,7 @@ class CommitQueue:
             self._durable(some)
         if self._purged is not None:
             self._note_purges()
-        if (shortage := self._journal_writer.shortage) is not None:
+        if shortage is not None:
             self._health.fill(str(shortage), shortage.hint)
         if len(batch) > _SMALL:
             await _yield_to_loop(_GATHERED_TURNS)
@@ -305,26 +313,26 @@ class CommitQueue:
 
     def _note_purges(self) -> None:
         """Wake callers of ``purges_finished`` if no purge is unfinished."""
-        if self._purged is not None and not self._journal_writer.purging:
+        if self._purged is not None and not self._is_purge_unfinished():
             self._purged.set()
             self._purged = None
 
-    async def _do_upkeep(self, *, full: bool, purging: bool) -> float | None:
+    async def _do_upkeep(self, journal_writer: JournalWriter, *, full: bool, purging: bool) -> float | None:
         """Do one of: probe a full disk for room, take the next step of unfinished purges or of compression, tidy up.
 
         Returns: the seconds without a write until the next call; None if there is nothing left to do.
         """
         try:
             if full:
-                if await self._thread.call(self._journal_writer.probe):
+                if await self._thread.call(journal_writer.probe):
                     self._health.resume()
             elif purging:
-                await self._thread.call(self._journal_writer.finish_purges)
+                await self._thread.call(journal_writer.finish_purges)
                 self._note_purges()
-            elif not self._health.lost and await self._thread.call(self._journal_writer.compress):
+            elif not self._health.lost and await self._thread.call(journal_writer.compress):
                 return limits.COMPRESSION_PAUSE_S
             else:
-                await self._thread.call(self._journal_writer.tidy)
+                await self._thread.call(journal_writer.tidy)
                 return None
         except sqlite_file.DiskFull as error:
             self._health.fill(str(error), error.hint)

@@ -80,6 +80,11 @@ class JournalWriter:
     """The journal's only writer."""
 
     def __init__(self, directory: StateDir, artifacts: ArtifactStore, clock: Clock) -> None:
+        """Open the file, creating it if missing.
+
+        Raises: StateDirError if it is newer than this program or is not a database; ``sqlite_file.DiskFull``,
+        ``sqlite_file.DiskFailed``.
+        """
         self._path = directory.database
         self._key = directory.key
         self._artifacts = artifacts
@@ -110,15 +115,6 @@ class JournalWriter:
         self._crowded = -limits.CROWDED_S
         self.compression_due = False
         """True if ``compress`` has to be called even under load."""
-
-    # --- open and close ---
-
-    def open(self) -> str:
-        """Open the file, creating it if missing; check its tail; count this start.
-
-        Returns: a description of damage that prevents writes, or an empty string. Raises: StateDirError if the file is
-        newer than this program or is not a database; ``sqlite_file.DiskFull``, ``sqlite_file.DiskFailed``.
-        """
         with sqlite_file.faults():
             migrations.migrate(self._path)
             self.shortage = self._artifacts.create()
@@ -133,6 +129,16 @@ class JournalWriter:
             component_text_index.create(self._connection, self._versions)
             self._log = sqlite_file.WriteAheadLog(self._path, self._connection, self._witness.sync)
             self._compression = Compression(self._connection)
+
+    # --- open and close ---
+
+    def begin(self) -> str:
+        """Check the tail of the file, and count this start.
+
+        Returns: a description of damage that prevents writes, or an empty string. Raises: ``sqlite_file.DiskFull``,
+        ``sqlite_file.DiskFailed``.
+        """
+        with sqlite_file.faults():
             damage = self._read_tail() or self._compare_witness()
             if not damage:
                 self.incarnation += 1

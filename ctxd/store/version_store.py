@@ -123,12 +123,12 @@ class VersionStore:
 
     async def _serve(self, directory: state_directory.StateDir, task_status: TaskStatus[None]) -> None:
         artifacts = self._large.open(directory.artifacts)
-        journal_writer = JournalWriter(directory, artifacts, self._clock)
-        self._journal_writer = journal_writer
         try:
-            damage = await in_thread(journal_writer.open)
+            journal_writer = await in_thread(JournalWriter, directory, artifacts, self._clock)
+            damage = await in_thread(journal_writer.begin)
         except (FileDamaged, SqlFailed, DiskFailed, DiskFull, OSError) as error:
             raise StateDirError(f"{directory.database} cannot be opened: {error}", exit_code=_EXIT_IO) from error
+        self._journal_writer = journal_writer
         self._begin(damage)
         self._reader = Reader(directory.database, artifacts)
         self._model = EmbeddedReads(self._reader, self._reading)
