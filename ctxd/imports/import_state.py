@@ -31,51 +31,63 @@ _Ends = defaultdict[str, list[tuple[str, int]]]
 
 
 class SourceState(msgspec.Struct, array_like=True):
-    """State of one source: its file's identity when it was read, and the size and hash of the imported prefix.
+    """State of one source: its file's identity when it was read, and what was imported from it.
 
-    ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: line ends at which imports missing from this
-    record ended a delta. ``commits``: the id of each commit made from it, by key. ``unrecorded``: the bytes that were
-    imported before the session had events of its own. ``continued``: the commit of the session that lines after those
-    events continue, empty for none. ``number``: the position in the order of first imports, 0 before the first: a later
-    source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is not a copy.
-    ``newest``: the last commit of its main chain, that of its origin for a copy without lines of its own. ``whole``:
-    the bytes that were imported including events that hooks had recorded, because the hooks missed earlier turns.
-    ``continued_at``: the end of the first line that continues the session. ``planned_before``: the bytes that an
-    earlier parser version planned, whose deltas are kept. ``start``: where the chain of a sub-agent begins, None if
-    that is not known: it stays there though its call may become known later; set, without a commit, for a fork by
-    reference that repeats the lines of its origin. ``undated``: the newest time, in ms since
-    1970, of a commit that has it from the file, as its lines have none: later commits are not dated before it.
-    ``format``: that of a rollout of codex; empty for other sources, and in older records. ``whole_lines``: the number
-    of lines in ``whole``; 0 in older records. ``copied_from``: the session that an unnamed fork of opencode continues,
-    empty for none, and in older records. ``early_splits``: the bytes imported by versions before ``SPLITS_PARSER``, in
-    which long lines keep their parts: other parts would be stored again.
+    Records are stored as arrays: a new field comes last, with a default that older records have.
     """
 
     parser: int
+    """Version of the plan (``PARSER``)."""
     stat: Stat | None
+    """Identity of the file when it was read; None if the next import must read it, and for a session with ``stamp``."""
     stamp: str
+    """Stamp of a session in a database or a folder, empty for other sources."""
     session: str
     agent: str
+    """Sub-agent whose chain it is, empty for a conversation."""
     root: str
+    """As ``Transcript.root``."""
     size: int = 0
+    """Bytes that were imported."""
     digest: str = ""
+    """Hash of these bytes."""
     cuts: list[int] = []
+    """Ends of earlier imports, where all deltas end."""
     commits: dict[str, str] = {}
+    """Id of each commit made from the source, by key."""
     unrecorded: int = 0
+    """Bytes that were imported before the session had events of its own."""
     continued: str = ""
+    """Commit of the session that lines after those events continue, empty for none."""
     ends: list[int] = []
+    """Line ends at which imports missing from this record ended a delta."""
     number: int = 0
+    """Position in the order of first imports, 0 before the first: a later source may be a copy of an earlier one."""
     copy_end: CopyEnd | None = None
+    """Where this source leaves its origin, None if it is not a copy."""
     newest: str = ""
+    """Last commit of its main chain, that of its origin for a copy without lines of its own."""
     whole: int = 0
+    """Bytes that were imported including events that hooks had recorded, because the hooks missed earlier turns."""
     continued_at: int = 0
+    """Byte at which the first line that continues the session ends."""
     planned_before: int = 0
+    """Bytes that an earlier parser version planned, whose deltas are kept."""
     start: Start | None = None
+    """Where the chain of a sub-agent begins, None if that is not known: it stays there though its call may become known
+    later. Set, without a commit, for a fork by reference that repeats the lines of its origin."""
     undated: int = 0
+    """Newest time, in ms since 1970, of a commit that has it from the file, as its lines have none: later commits are
+    not dated before it."""
     format: str = ""
+    """Format of a rollout of codex; empty for other sources, and in older records."""
     whole_lines: int = 0
+    """Number of lines in ``whole``; 0 in older records."""
     copied_from: str = ""
+    """Session that an unnamed fork of opencode continues, empty for none, and in older records."""
     early_splits: int = 0
+    """Bytes imported by versions before ``SPLITS_PARSER``, in which long lines keep their parts: other parts would be
+    stored again."""
 
 
 class _StoredRecord:
