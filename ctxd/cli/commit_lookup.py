@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
+from ctxd.cli.revision_lookup import fork_times, locate, located_assembly, session_id, session_if_any, turn_of
 from ctxd.cli.revisions import is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
@@ -79,7 +79,7 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
     if is_revision(text):
         try:
             found = locate(client, text)
-            return StartContext(session=found.session, **times(client, found))
+            return StartContext(session=found.session, **fork_times(client, found))
         except Stop as stop:
             # It may be PRINCIPAL@TIME, which names a commit.
             if stop.code not in (NOT_FOUND, USAGE):

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
-from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revisions import Revision, is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session, sessions
 from ctxd.click_support import Stop
@@ -92,6 +92,18 @@ def times(client: SyncClient, found: Located) -> Times:
         return {}
     end = turn_of(client, found).tx
     return {} if end is None else {"tx": end}
+
+
+def fork_times(client: SyncClient, found: Located) -> Times:
+    """As ``times``, for a fork. Raises: ``Stop`` for a turn at whose end the session had a part of the next as well."""
+    revision = found.revision
+    if found.tx is None and not revision.is_now and (revision.valid_time is None or revision.back is not None):
+        turn = turn_of(client, found)
+        if turn.has_later:
+            message = f"the session {found.session} cannot be forked at turn {turn.turn}, which one write added"
+            hint = f"fork a commit of that turn: ctx log {found.session} lists them"
+            raise Stop(CONFLICT, f"{message} together with the next turn", hint=hint, symbol="turn_not_separate")
+    return times(client, found)
 
 
 def times_of(

@@ -23,7 +23,7 @@ from ctxd.cli.common_options import (
     streaming,
 )
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import Times, locate, session_id, times
+from ctxd.cli.revision_lookup import Times, fork_times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.session_markdown import markdown
@@ -275,7 +275,7 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
         moment = Times()
         session = revision
         if revision is not None and is_revision(revision):
-            moment = times(client, past := locate(client, revision))
+            moment = fork_times(client, past := locate(client, revision))
             session = past.session
         commit = None
         if at is not None:

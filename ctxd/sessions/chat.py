@@ -71,10 +71,15 @@ def end_of_turn(live: LiveSession, turn: int) -> int | None:
     pages = live.state.pages
     if turn >= live.state.turn:
         return None
-    begun = pages.within((turn + 1, 0), (turn + 2, 0)).start
     before = pages.within((0, 0), (turn + 1, 0)).stop
     ended = live.seqs[pages.segment(before - 1)] if before else 0
-    return max(live.seqs[pages.segment(begun)] - 1, ended)
+    return max(start_of_turn(live, turn + 1) - 1, ended)
+
+
+def start_of_turn(live: LiveSession, turn: int) -> int:
+    """Return the journal sequence of the write with the first event of ``turn``, which the session has."""
+    pages = live.state.pages
+    return live.seqs[pages.segment(pages.within((turn, 0), (turn + 1, 0)).start)]
 
 
 async def turn_at(live: LiveSession, valid_time: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd_client import SyncClient, SyncSession, connect_sync
 from ctxd_protocol.context_types import Layout
-from ctxd_protocol.event_types import ResponseEvent
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.sessions import call, said, sets
@@ -151,3 +151,20 @@ def test_fork_takes_a_turn_a_commit_or_nothing(daemon: Running, s: SyncSession, 
     assert json.loads(ctx(daemon, "session", "fork", "--at", made.commit, "--json").stdout)["base"] == s.id
     quiet = ctx(daemon, "session", "fork", s.id, "-q").stdout.strip()
     assert len(said(client.session(quiet))) == 4
+
+
+@pytest.mark.requirement("SES-28")
+@pytest.mark.parametrize("command", [("fork",), ("session", "fork")])
+def test_a_fork_at_a_turn_that_one_write_added_with_the_next_is_refused(
+    daemon: Running, s: SyncSession, client: SyncClient, command: tuple[str, ...]
+) -> None:
+    s.append(events=[PromptEvent(text=f"turn {n}") for n in (1, 2)])
+    s.user("turn 3")
+    assert [client.session_turn(s.id, turn=n).has_later for n in (1, 2, 3)] == [True, False, False]
+    before = client.session_list().sessions
+    done = ctx(daemon, *command, f"{s.id}@1")
+    assert done.returncode == 4 and client.session_list().sessions == before
+    assert f"session {s.id} cannot be forked at turn 1, which one write added together with the next turn" in done.stderr
+    assert f"ctx log {s.id}" in done.stderr
+    made = ctx(daemon, *command, f"{s.id}@2", "-q").stdout.strip()
+    assert len(said(client.session(made))) == 2

@@ -14,7 +14,7 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.change_notices import NoticeFeeds
-from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at, turn_not_found
+from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, start_of_turn, turn_at, turn_not_found
 from ctxd.sessions.export import Exports
 from ctxd.sessions.live_session import Accepted, LiveSession
 from ctxd.sessions.operation_table import Operations
@@ -79,8 +79,13 @@ class _SessionCalls:
             turn -= params.back
             if not 0 <= turn <= newest:
                 raise turn_not_found(params.session, turn, newest, back=params.back)
+            end = end_of_turn(live, turn)
             result = chat.SessionTurnResult(
-                session=params.session, turn=turn, turn_count=newest, tx=end_of_turn(live, turn)
+                session=params.session,
+                turn=turn,
+                turn_count=newest,
+                tx=end,
+                has_later=end is not None and start_of_turn(live, turn + 1) <= end,
             )
             live.require_current()
             return Accepted(live.barrier, lambda _: result)

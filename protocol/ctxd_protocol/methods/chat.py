@@ -20,12 +20,14 @@ class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionTurnResult(Result, frozen=True, kw_only=True):
-    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which is open."""
+    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which is open.
+    ``has_later``: True if the write at its end also has the start of the next turn, which reads as of then have too."""
 
     session: str
     turn: int
     turn_count: int
     tx: int | None
+    has_later: bool = False
 
 
 class ChatResult(Result, frozen=True, kw_only=True):
