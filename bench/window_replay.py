@@ -140,7 +140,7 @@ class Replay:
                 self.run.recalled += min(1.0, len(shown) / len(text))
             elif id in self.unsent or not shown.startswith(STUB_BEGINS):
                 self.run.recalled += 1
-        shown_as = call_name(call.call, ())
+        shown_as = call_name(call.call, (), {})
         self.latest[key] = shown_as, result.text
         self.unsent.add(shown_as)
 

@@ -140,6 +140,8 @@ class Planner:
         self._tools = tools
         self._names: dict[str, str] = {}
         self._facts: dict[str, CallFacts] = {}
+        self._taken = ChainMap(self._facts, window.facts)
+        self._tried: dict[str, int] = {}
         self._noted: list[NotedObject] = []
         self._keys_made = 0
         self._turn = batch.turn
@@ -295,7 +297,7 @@ class Planner:
         """References of a reply, each with True for the user's side. ``is_first``: it is the reply to
         the last request."""
         window, turn = self._window, self._turn
-        calls: list[tuple[str, str]] = []
+        calls: dict[str, str] = {}
         for at, event in step.events:
             key = f"{at[0]}.{at[1]}"
             match event:
@@ -315,10 +317,10 @@ class Planner:
                 case ToolCallEvent():
                     # Show a call once, even if the harness added it again when it recorded the call.
                     is_new = self._shown_as(event.call) is None or event.call in self._results
-                    if is_new and event.call not in dict(calls):
+                    if is_new and event.call not in calls:
                         arguments = arguments_of(event.args)
                         shown = self._name(event.call, event.tool, arguments)
-                        calls.append((event.call, shown))
+                        calls[event.call] = shown
                         tokens = self._arguments_cut(arguments)
                         stored = self._batch.outputs.get(event.call) if tokens else None
                         if stored is None:
@@ -329,12 +331,12 @@ class Planner:
                             yield msgspec.structs.replace(use, own=event.call), False
                 case ResponseEvent() if event.text.strip():
                     yield EventRef(key=key, turn=turn, at=at), False
-        for own, shown in calls:
+        for own, shown in calls.items():
             yield self._output(own, shown), True
 
     def _name(self, own: str, tool: str, arguments: str) -> str:
         """Note a call, and return its id in the window."""
-        shown = call_name(own, ChainMap(self._facts, self._window.facts))
+        shown = call_name(own, self._taken, self._tried)
         self._names[own] = shown
         self._facts[shown] = call_facts(tool_name(tool), arguments)
         self._arguments.append(arguments)

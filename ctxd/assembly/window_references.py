@@ -258,16 +258,20 @@ def tool_name(tool: str) -> str:
     return re.sub("[^A-Za-z0-9_-]", "_", tool)[:64] or "tool"
 
 
-def call_name(own: str, taken: Container[str]) -> str:
+def call_name(own: str, taken: Container[str], tried: dict[str, int]) -> str:
     """The id of a tool call in the window: its ``own`` if every provider accepts it and no other call has it, else a
-    hash."""
+    hash, with a number if another call has that too.
+
+    ``tried``: the last number given to each hash, updated here: lower ones are not tried again. A name that was in
+    ``taken`` must stay there as long as the same ``tried`` is used.
+    """
     if re.fullmatch("[A-Za-z0-9_-]{1,40}", own) and own not in taken:
         return own
     base = f"c_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
-    name, nth = base, 1
-    while name in taken:
-        nth += 1
-        name = f"{base}_{nth}"
+    number = tried.get(base, 0) + 1
+    while (name := base if number == 1 else f"{base}_{number}") in taken:
+        number += 1
+    tried[base] = number
     return name
 
 
