@@ -10,6 +10,7 @@ that of a new rendering.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Content, Document, Stored, is_binary, require_text
 from ctxd.objects.kinds import state_of, unkept_kind
-from ctxd.sessions.chat import read_pages
+from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.compaction_kept_messages import has_summary, kept_events
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition, SessionState
@@ -276,15 +277,9 @@ class ChatSection:
         cache."""
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
-            async for page in read_pages(view.live, self._end):
-                for place, event in page.placed():
-                    if place < self._end:
-                        continue
-                    if view.renderer >= _REPLACES_CHAT_SINCE and has_summary(event) and event.sidechain is None:
-                        self._compaction, self.pieces, self._unread = (place, page.seq, event), {}, {}
-                    else:
-                        self._add(view, place, page.seq, event)
-                    self._end = place[0], place[1] + 1
+            async with aclosing(read_pages(view.live, self._end)) as pages:
+                async for page in pages:
+                    self._add_page(view, page)
             if self._compaction is not None:
                 await self._begin_with(view, *self._compaction)
                 self._compaction = None
@@ -300,6 +295,16 @@ class ChatSection:
                 self.section, key, text, reason="chat", object=id, tx=stored.tx, valid_time=stored.valid_time
             )
         self._unread = {}
+
+    def _add_page(self, view: View, page: ChatPage) -> None:
+        for place, event in page.placed():
+            if place < self._end:
+                continue
+            if view.renderer >= _REPLACES_CHAT_SINCE and has_summary(event) and event.sidechain is None:
+                self._compaction, self.pieces, self._unread = (place, page.seq, event), {}, {}
+            else:
+                self._add(view, place, page.seq, event)
+            self._end = place[0], place[1] + 1
 
     def _add(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
         # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
@@ -343,7 +348,8 @@ class ChatSection:
 
     async def _begin_with(self, view: View, place: EventPosition, seq: int, event: CompactionEvent) -> None:
         """Put the summary of ``event``, and the messages that it keeps, before those after it."""
-        kept = [each async for each in kept_events(view.live, place, event)]
+        async with aclosing(kept_events(view.live, place, event)) as found:
+            kept = [each async for each in found]
         later, unread = self.pieces, self._unread
         self.pieces, self._unread = {}, {}
         self._put(view, place, render_message("user", event.summary), seq)

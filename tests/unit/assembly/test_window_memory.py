@@ -1,17 +1,21 @@
 """Bounds on the memory of windows: those kept between requests, and what is read for one."""
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from ctxd.assembly import render_cache
+from ctxd.assembly import render_cache, spec_layout
 from ctxd.assembly.request_target import Wanted
 from ctxd.errors import CtxdError
-from ctxd.sessions.live_session import WriteRequest
+from ctxd.sessions.chat import ChatPage, read_pages
+from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from ctxd_protocol.session_types import Message
-from tests.unit.assembly.stored_sessions import MODELS_OF, household
+from tests.unit.assembly.stored_sessions import MODELS_OF, Household, household
 from tests.unit.assembly.test_request_states import append, ask
 
 
@@ -128,3 +132,40 @@ async def test_wide_text_counts_twice_towards_the_read_limit_of_a_request(tmp_pa
         with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
             await home.assembler.assemble(live, call, chars_max=100_000, wanted=form)
         assert (refused.value.code, refused.value.outcome) == ("too_large", "not_applied")
+
+
+async def text(home: Household, live: LiveSession) -> str:
+    made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"))
+    if made.pending is not None:
+        await made.pending.wait()
+    return made.context.text
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_a_text_that_cannot_be_rendered_leaves_no_read_of_the_chat_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open = False
+
+    async def pages(live: LiveSession, first: EventPosition) -> AsyncGenerator[ChatPage, None]:
+        nonlocal is_open
+        is_open = True
+        try:
+            async with aclosing(read_pages(live, first)) as found:
+                async for page in found:
+                    yield page
+        finally:
+            is_open = False
+
+    def fail(*_: object) -> str:
+        raise CtxdError("corrupt", "no text")
+
+    monkeypatch.setattr(spec_layout, "read_pages", pages)
+    monkeypatch.setattr(spec_layout, "render_message", fail)
+    async with household(tmp_path) as home:
+        live = await home.create()
+        append(live, [PromptEvent(text="Go.")])
+        with pytest.raises(CtxdError, match="no text"):
+            await text(home, live)
+        assert not is_open
