@@ -6,6 +6,7 @@ that the store, read as of the record's transaction, returns the very versions t
 """
 
 from collections.abc import Iterable, Mapping
+from sys import getsizeof
 
 import msgspec
 
@@ -114,6 +115,8 @@ class Assembler:
                 if kept.recalled:
                     break
                 await self._recall(kept, composition)
+            # Count it also if nothing new is recorded.
+            self._cache.put(kept)
             record, before, form = kept.record, kept.composition, form_of(target)
             is_same = record is not None and (record.turn, record.form) == (live.state.turn, form)
             # Most texts are the same objects when little changed.
@@ -157,6 +160,7 @@ class Assembler:
                 kept = await self._rendered(live, chars_max)
                 cleared = self._cache.cleared
                 made = compose(kept.components, budget_tokens, self._archive.count).plan
+                self._cache.put(kept)
                 barrier = live.barrier
             # The plan may include writes of other sessions that are not durable yet.
             await self._store.wait_for_writes()
@@ -215,6 +219,11 @@ class Assembler:
             before = (self._cache.cleared, self._store.next_seq)
             for component in kept.components:
                 await component.update(view)
+            kept.rendered = sum(
+                component.other_bytes
+                + sum(getsizeof(piece) + getsizeof(piece.text) for piece in component.pieces.values())
+                for component in kept.components
+            )
             if before == (self._cache.cleared, self._store.next_seq):
                 kept.key = key
             elif before[0] != self._cache.cleared:

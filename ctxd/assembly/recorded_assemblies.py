@@ -40,7 +40,9 @@ _PAGE_BYTES: Final = 64 * 1024
 _OTHER_VERSION: Final = "Read it with the version of ctxd that recorded it."
 
 _SESSIONS_KEPT: Final = 64
-"""Sessions whose context ids are kept in memory, about 100 bytes for each id."""
+_IDS_KEPT_MAX: Final = 50_000
+"""Sessions whose context ids are kept in memory, and ids of them all, about 150 bytes for each; those of one session
+are kept in any case."""
 
 
 class Recordings(msgspec.Struct):
@@ -108,7 +110,10 @@ class Archive:
         if known is None or known.last > live.assembly:
             known = self._recordings[key] = Recordings()
         self._recordings.move_to_end(key)
-        while len(self._recordings) > _SESSIONS_KEPT:
+        while len(self._recordings) > 1 and (
+            len(self._recordings) > _SESSIONS_KEPT
+            or sum(len(each.numbers) for each in self._recordings.values()) > _IDS_KEPT_MAX
+        ):
             self._recordings.popitem(last=False)
         if known.last < live.assembly:
             async with aclosing(self.pages(live.session, after=known.last)) as pages:

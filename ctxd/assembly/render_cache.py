@@ -21,13 +21,17 @@ value lets one sandbox exceed its memory, see the figure ``memory``."""
 SESSIONS_KEPT_MAX: Final = 32
 """Maximum sessions whose rendering is kept; the others are rendered whole. One of 10,000 objects takes about 8 MiB."""
 
+_ID_BYTES: Final = 130
+"""Approximate memory of a context id in a set."""
+
 
 class KeptContext(msgspec.Struct, eq=False):
     """Rendered components of one session, its newest record, and the context that it recorded.
 
     ``key``: the state that the components show, None if they are out of date. ``context_ids``: all that the session has
     recorded, None until they are read; ``record``, ``composition`` and ``answer``: None until known. ``recalled``: the
-    newest record was looked up. ``window``: of the layout ``append``, None until it is read.
+    newest record was looked up. ``window``: of the layout ``append``, None until it is read. ``rendered``: approximate
+    bytes of ``components``.
     """
 
     live: LiveSession
@@ -39,12 +43,17 @@ class KeptContext(msgspec.Struct, eq=False):
     composition: Composition | None = None
     answer: Assembled | None = None
     window: KeptWindow | None = None
+    rendered: int = 0
 
     @property
     def size(self) -> int:
-        """Approximate bytes kept."""
-        composed = 0 if self.composition is None else self.composition.size
-        return composed + (0 if self.window is None else self.window.size)
+        """Approximate bytes kept: the components, the text of the answer, which is one of its own, and the window."""
+        size = self.rendered + (0 if self.window is None else self.window.size)
+        if self.composition is not None:
+            size += self.composition.size
+        if self.answer is not None and not self.answer.carries_receipt:
+            size += self.answer.encoded_bytes
+        return size + (0 if self.context_ids is None else _ID_BYTES * len(self.context_ids))
 
 
 REPEATS_MAX: Final = 10_000

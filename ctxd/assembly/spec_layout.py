@@ -11,6 +11,7 @@ that of a new rendering.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from sys import getsizeof
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -108,10 +109,11 @@ def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
 
 
 class SectionPieces(Protocol):
-    """Pieces of one section, by key and in order."""
+    """Pieces of one section, by key and in order. ``other_bytes``: approximate memory of all else that it keeps."""
 
     section: str
     pieces: dict[str, Piece]
+    other_bytes: int
 
     async def update(self, view: View) -> None:
         """Render changed pieces, in portions, yielding to other tasks in between. Versions may change meanwhile: the
@@ -177,6 +179,9 @@ PORTION_CHARACTERS: Final = 512 * 1024
 
 _PIECE_CHARACTERS: Final = 1_000
 
+_ENTRY_BYTES: Final = 300
+"""Approximate memory of a small entry of a dict: its key, and a tuple or structure without its texts."""
+
 TEXTS_AT_ONCE: Final = 16
 """Texts loaded at once: at most 16 MiB of content recorded by sandboxes."""
 
@@ -193,6 +198,7 @@ class PromptSection:
 
     def __init__(self) -> None:
         self.pieces: dict[str, Piece] = {}
+        self.other_bytes = 0
 
     async def update(self, view: View) -> None:
         """See ``SectionPieces``. An empty prompt has no piece."""
@@ -221,6 +227,7 @@ class PoolSection:
 
     def __init__(self) -> None:
         self.pieces: dict[str, Piece] = {}
+        self.other_bytes = 0
         self._mounts: MountTable | None = None
         self._lines: dict[str, tuple[int, str]] = {}
 
@@ -243,6 +250,7 @@ class PoolSection:
                     await checkpoint()
             lines[id] = line
         self._lines, self.pieces = lines, {}
+        self.other_bytes = sum(_ENTRY_BYTES + getsizeof(text) for _, text in lines.values())
         if lines:
             id = session_object_id(live.session)
             self.pieces[id] = view.piece(
@@ -256,6 +264,18 @@ class PoolSection:
             )
 
 
+class _Call(msgspec.Struct, frozen=True, gc=False):
+    """A tool call of the chat, with its arguments as the text shows them: cut."""
+
+    tool: str
+    arguments: str
+
+    @property
+    def memory(self) -> int:
+        """Approximate bytes in memory, with its key."""
+        return _ENTRY_BYTES + getsizeof(self.tool) + getsizeof(self.arguments)
+
+
 class ChatSection:
     """The chat, message by message; the result of a tool is a reference to its tool call, or the call with its output
     if no object holds it. The summary of a compaction takes the place of the messages that it replaces."""
@@ -264,10 +284,12 @@ class ChatSection:
 
     def __init__(self) -> None:
         self.pieces: dict[str, Piece] = {}
+        self.other_bytes = 0
         self._unread: dict[str, str] = {}
         self._end = (0, 0)
-        self._calls: dict[str, ToolCallEvent] = {}  # Without an output yet.
-        self._answered: dict[EventPosition, ToolCallEvent | None] = {}
+        self._calls: dict[str, _Call] = {}
+        """Those without an output in the chat: an object may have their output, and the chat may have it later."""
+        self._answered: dict[EventPosition, _Call | None] = {}
         """The call of each output, by the place of the output."""
         self._compaction: tuple[EventPosition, int, CompactionEvent] | None = None
         """The newest compaction, until the pieces begin with it."""
@@ -328,11 +350,17 @@ class ChatSection:
     def _add_call(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
         """Add a tool call once it has an output, unless an object holds it."""
         if isinstance(event, ToolCallEvent):
-            self._calls[event.call] = event
+            how = "all of it is in the chat"
+            arguments = cut_arguments(arguments_of(event.args), ARGUMENTS_TOKENS, view.count, how)
+            if (before := self._calls.get(event.call)) is not None:
+                self.other_bytes -= before.memory
+            self._calls[event.call] = _Call(event.tool, arguments)
+            self.other_bytes += self._calls[event.call].memory
         if not isinstance(event, ToolResultEvent):
             return
         if place not in self._answered:
             self._answered[place] = self._calls.pop(event.call or "", None)
+            self.other_bytes += _ENTRY_BYTES
         if (call := self._answered[place]) is None:
             return
         how = f"all of it is event {place[0]}.{place[1]} of the chat"
@@ -340,7 +368,7 @@ class ChatSection:
         text = render_tool_message(
             call.tool,
             "fail" if event.is_error else "ok",
-            cut_arguments(arguments_of(call.args), ARGUMENTS_TOKENS, view.count, "all of it is in the chat"),
+            call.arguments,
             cut(output, OUTPUT_TOKENS, view.count, how),
         )
         made = self._put(view, place, text, seq)
@@ -370,6 +398,7 @@ class ActiveSection:
 
     def __init__(self) -> None:
         self.pieces: dict[str, Piece] = {}
+        self.other_bytes = 0
 
     async def update(self, view: View) -> None:
         """See ``SectionPieces``. Content over the limit is refused before all of it is in memory."""

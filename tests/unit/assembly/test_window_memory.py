@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly import render_cache, spec_layout
+from ctxd.assembly import recorded_assemblies, render_cache, spec_layout
 from ctxd.assembly.request_target import Wanted
+from ctxd.assembly.spec_layout import ChatSection
 from ctxd.errors import CtxdError
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.session_state import EventPosition
-from ctxd_protocol.event_types import PromptEvent, ResponseEvent
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.stored_sessions import MODELS_OF, Household, household
 from tests.unit.assembly.test_request_states import append, ask
@@ -143,6 +144,45 @@ async def text(home: Household, live: LiveSession) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-11")
+async def test_of_the_calls_of_a_chat_only_counted_cut_arguments_are_kept(tmp_path: Path) -> None:
+    """Also of calls whose output is in an object, as the chat may have it later."""
+    async with household(tmp_path) as home:
+        live = await home.create()
+        for number in range(50):
+            append(live, [ToolCallEvent(call=f"c{number}", tool="write", args={"content": "word " * 10_000})])
+            home.record(live, f"c{number}", "Written.", say=False)
+            append(live, [ToolResultEvent(call=f"c{number}", object=f"c{number}")])
+        await text(home, live)
+        kept = home.assembler._cache.of(live)
+        chat = next(each for each in kept.components if isinstance(each, ChatSection))
+        assert len(chat._calls) == 50 and max(len(call.arguments) for call in chat._calls.values()) < 2_500
+        assert 50 * 2_000 < kept.size < 50 * 6_000
+        before = chat.other_bytes
+        append(live, [ToolResultEvent(call="c7", text="Written late.")])
+        shown = await text(home, live)
+        assert shown.count("CHAT_MESSAGE role=tool") == 1 and '{"content":"word word' in shown and "late." in shown
+        append(live, [ToolCallEvent(call="c8", tool="write", args={})])
+        await text(home, live)
+        assert before - 5_000 < chat.other_bytes < before, "the arguments of c8 are shorter now"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_a_text_that_is_only_looked_at_counts_towards_the_bound_of_kept_contexts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create("large")
+        append(live, [PromptEvent(text="word " * 20_000)])
+        await home.assembler.look(live, WriteRequest("context.assemble", "p"))
+        assert home.assembler._cache.of(live).size > 100_000
+        monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 90_000)
+        await home.assembler.plan(live, None)
+        assert not home.assembler._cache._kept
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
 async def test_a_text_that_cannot_be_rendered_leaves_no_read_of_the_chat_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,3 +209,22 @@ async def test_a_text_that_cannot_be_rendered_leaves_no_read_of_the_chat_open(
         with pytest.raises(CtxdError, match="no text"):
             await text(home, live)
         assert not is_open
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_the_context_ids_of_all_sessions_in_memory_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_assemblies, "_IDS_KEPT_MAX", 5)
+    async with household(tmp_path) as home:
+        for name in ("a", "b", "c"):
+            live = await home.create(name)
+            for number in range(4):
+                append(live, [PromptEvent(text=f"{number}")])
+                await text(home, live)
+            assert len((await home.archive.recordings(live)).numbers) == 4
+        kept = home.archive._recordings
+        assert [session for session, *_ in kept] == ["b", "c"], "each is counted once it is complete"
+        await home.archive.recordings(live)
+        assert [session for session, *_ in kept] == ["c"]
