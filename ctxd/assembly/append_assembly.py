@@ -4,10 +4,13 @@ The records hold everything that was sent, so a restart between two requests cha
 prefix. If nothing was added and the form has not changed, nothing is written.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_planner import PLAN_INLINE_MAX, Planner, PlanRules
+from ctxd.assembly.append_planner import Planner, PlanRules
 from ctxd.assembly.append_rendering import ExtendedWindow, KeptWindow, Rendering, context_of_window, render
 from ctxd.assembly.append_window import AppendWindow, Arrivals, LastRequest, Planned
 from ctxd.assembly.assembly_record import (
@@ -17,7 +20,7 @@ from ctxd.assembly.assembly_record import (
     WindowPart,
     document_of,
     new_context_id,
-    note_request,
+    note_assembly,
     read_record,
     tools_hash,
     tools_text,
@@ -31,9 +34,9 @@ from ctxd.assembly.request_budget import RepackOutcome, collect_samples, next_re
 from ctxd.assembly.request_statistics import JudgedPart, figures_of
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_layout import too_long
-from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.token_calibration import REQUESTS_KEPT, calibrated
-from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
+from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update
+from ctxd.assembly.window_lanes import work_size
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
@@ -43,7 +46,6 @@ from ctxd.errors import CtxdError
 from ctxd.models import Models
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.sandbox_file_visibility import Visibility
-from ctxd.worker_threads import Lane
 
 
 def planner_of(
@@ -96,7 +98,7 @@ async def extend_window(
     versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **planned.texts}
     refs = (*window.refs, *planned.refs) if is_whole else planned.refs
     material = await reader.material(live, refs, events, versions, texts, bound)
-    items = reader.items(window, planned, material)
+    items = await reader.items(live, window, planned, material, bound)
     # An object that is cut is noted as in the pool only, so that its whole content can be loaded.
     loadable = ToolOutput | ToolUse | Update
     cut = {item.object for each in items for item in each if isinstance(item, loadable) and item.shown == "cut"}
@@ -110,7 +112,7 @@ def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: in
     number, grown, decision = live.assembly + 1, part.judged.grown, part.judged.decision
     plain, parent, ids = rendering.plain, live.context_id or "", part.kept.context_ids
     assert ids is not None, "they were read"
-    digest, before, same = sha256(plain), part.before.rendering, None
+    before, same = part.before.rendering, None
     if before is not None and (before.target and before.target.format) == (
         rendering.target and rendering.target.format
     ):
@@ -120,9 +122,9 @@ def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: in
         number=0 if dry_run else number,
         segments=live.state.segments,
         turn=live.state.turn,
-        context_id="" if dry_run else new_context_id(parent, digest, now, live.settings.agent, ids),
+        context_id="" if dry_run else new_context_id(parent, rendering.sha256, now, live.settings.agent, ids),
         parent=parent,
-        sha256=digest,
+        sha256=rendering.sha256,
         bytes=len(plain),
         tokens=part.judged.tokens,
         stable_prefix=same,
@@ -169,25 +171,20 @@ class AppendAssembler:
         self._models = models
         self._clock = clock
         self._aim: Aim = aim
-        # A sandbox may send arguments that take long to search.
-        self._lanes = Lane("plan", bulk=True), Lane("sandbox-plan", bulk=True)
 
     async def assemble(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None, *, dry_run: bool
     ) -> Assembled:
         """Extend the window of ``live`` by later events, render it in the form ``wanted``, and record it. ``dry_run``:
         see ``Assembler.look``."""
-        part = await self._judged_part(live, call, wanted, chars_max)
-        kept, before, grown, decision = part.kept, part.before, part.judged.grown, part.judged.decision
-        if part.is_same and before.record is not None and (decision is None or decision.reason is None):
+        part, rendering = await self._rendered_part(live, call, wanted, chars_max)
+        kept, before, grown = part.kept, part.before, part.judged.grown
+        if rendering is None:
+            assert before.record is not None, "it is repeated"
             return self._repeated_window(live, call, before, before.record)
-        rendering, items = self._window_rendered(live, grown, part.target, chars_max)
         record = record_of(live, part, rendering, self._clock.wall_ms(), dry_run=dry_run)
         cost = cost_of(record, self._models)
-        # A reply with a request has no blocks.
-        context = context_of_window(
-            live.session, record, items, rendering, live.settings.budget_tokens, cost, has_blocks=part.target is None
-        )
+        context = context_of_window(live.session, record, rendering, live.settings.budget_tokens, cost)
         if dry_run:
             return Assembled(context, live.barrier)
         document = document_of(live.session, record, tools_text(part.target), wanted.secrets)
@@ -198,29 +195,36 @@ class AppendAssembler:
         window = grown.window
         window.base = record.number if grown.is_new else window.base
         window.take(grown.planned, grown.items)
-        window.ends = window.ends_with(len(items))
-        note_request(window, record)
+        note_assembly(window, record, sum(map(len, window.items)))
         requests = collect_samples((record,), before.requests)
         kept.window = KeptWindow(window, record, rendering, Assembled(context, pending), requests)
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
 
-    async def _judged_part(
+    async def _rendered_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None
-    ) -> JudgedPart:
-        """The next addition to the window of ``live``, with the policy's decision. Nothing awaits after the last
-        check."""
+    ) -> tuple[JudgedPart, Rendering | None]:
+        """The next addition to the window of ``live``, with the policy's decision, and the grown window rendered; None
+        if it is that of the last assembly. Nothing awaits after the last check. Raises: CtxdError too_large."""
         is_whole = False
         while True:
-            part = await self._next_part(live, call, wanted, ReadBound(live.session, chars_max), is_whole=is_whole)
-            if part is not None:
-                decision = part.judged.decision
-                if is_whole or decision is None or not decision.over_by:
-                    return part
+            cleared, bound = self._cache.cleared, ReadBound(live.session, chars_max)
+            part = await self._next_part(live, call, wanted, bound, is_whole=is_whole)
+            if part is None:
+                continue
+            decision = part.judged.decision
+            if not is_whole and decision is not None and decision.over_by:
                 # Even the part that was sent exceeds the budget, and it has to be read again to be cut. Its text would
                 # be in memory twice meanwhile.
                 del part
                 is_whole = True
+                continue
+            if part.is_same and part.before.record is not None and (decision is None or decision.reason is None):
+                return part, None
+            expected = _epoch_head(live, part.before)
+            rendering = await self._window_rendered(live, part, bound, chars_max)
+            if cleared == self._cache.cleared and expected == _epoch_head(live, part.before):
+                return part, rendering
 
     async def _next_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, bound: ReadBound, *, is_whole: bool
@@ -243,27 +247,25 @@ class AppendAssembler:
         rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
         tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
         planner = planner_of(live, window, batch, rules, components, self._observer.address, tools)
-        if planner.size <= PLAN_INLINE_MAX:
-            planned = planner.plan()
-        else:
-            lane = self._lanes[self._visibility.restricts(live.session)]
-            planned = await lane.run(planner.plan, abandon=True)
+        planned = await reader.lanes.run(live.session, planner.size, planner.plan)
         new_part = await extend_window(reader, live, window, batch, planned, bound, is_whole=is_whole)
         texts, floor_vt = await self._observer.documents(live.session, planned.texts)
+        target = target_for(live.lineage.root, wanted, batch.spoken or before.window.model, self._models)
+        moment = None if target is None else self._request_conditions(live, before.window, target)
+        last = before.rendering
+        is_same = last is not None and not planned.refs and last.target == target
+        judge = _judge_of(live, before, new_part, target, moment, is_same=is_same)
+        size = work_size(len(window.refs) + len(planned.refs), bound.taken + new_part.material.content_chars)
+        judged = await reader.lanes.run(live.session, size, judge)
         if cleared != self._cache.cleared:
             return None
         try:
             append(window.epoch, _epoch_head(live, before), expected, planned.event)
         except LostRace:
             return None
-        target = target_for(live.lineage.root, wanted, batch.spoken or before.window.model, self._models)
-        moment = None if target is None else self._request_conditions(live, before.window, target)
-        last = before.rendering
-        is_same = last is not None and not planned.refs and last.target == target
         return JudgedPart(
-            kept=kept, before=before, new_part=new_part, target=target, moment=moment,
-            judged=_judged(live, before, new_part, target, moment, is_same=is_same),
-            is_same=is_same, texts=texts, floor_vt=floor_vt,
+            kept=kept, before=before, new_part=new_part, target=target, moment=moment, judged=judged, is_same=is_same,
+            texts=texts, floor_vt=floor_vt,
         )  # fmt: skip
 
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
@@ -272,10 +274,7 @@ class AppendAssembler:
         budget = live.settings.budget_tokens
         if kept.answer is None or kept.answer.context.plan.budget_tokens != budget:
             assert kept.rendering is not None, "it was compared"
-            items, cost = kept.window.flat(), cost_of(record, self._models)
-            context = context_of_window(
-                live.session, record, items, kept.rendering, budget, cost, has_blocks=kept.rendering.target is None
-            )
+            context = context_of_window(live.session, record, kept.rendering, budget, cost_of(record, self._models))
             kept.answer = Assembled(context, live.barrier)
         return kept.answer
 
@@ -320,16 +319,20 @@ class AppendAssembler:
             budget_tokens=rules.budget_tokens or 0,
         )
 
-    def _window_rendered(
-        self, live: LiveSession, grown: ExtendedWindow, target: RequestTarget | None, chars_max: int | None
-    ) -> tuple[Rendering, list[WindowItem]]:
-        """The grown window rendered for ``target``, and its items. Raises: CtxdError too_large."""
-        items = grown.flat()
-        rendering = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
+    async def _window_rendered(
+        self, live: LiveSession, part: JudgedPart, bound: ReadBound, chars_max: int | None
+    ) -> Rendering:
+        """The grown window of ``part`` rendered for its target. Raises: CtxdError too_large."""
+        window, items, last = part.judged.grown.window, part.judged.grown.flat(), part.before.record
+        size = work_size(len(items), bound.taken + (0 if last is None else last.bytes))
+        ends = window.ends_with(len(items))
+        # A reply with a request has no blocks.
+        work = partial(render, live.session, items, part.target, ends, window.renderer, has_blocks=False)
+        rendering = await self._archive.windows.lanes.run(live.session, size, work)
         most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
         if len(rendering.plain) > most:
             raise too_long(live.session, len(rendering.plain), most)
-        return rendering, items
+        return rendering
 
     async def _recall_window(self, kept: KeptContext, bound: ReadBound) -> None:
         """Load the window as the session's last assembly left it: after a restart of the daemon, or an eviction."""
@@ -344,7 +347,7 @@ class AppendAssembler:
         kept.window = window
 
 
-def _judged(
+def _judge_of(
     live: LiveSession,
     before: KeptWindow,
     new_part: ExtendedWindow,
@@ -352,14 +355,14 @@ def _judged(
     moment: RequestConditions | None,
     *,
     is_same: bool,
-) -> RepackOutcome:
-    """``new_part`` with the policy's decision; without one for text, and if nothing was added and the budget suffices
-    or is that of the last request."""
+) -> Callable[[], RepackOutcome]:
+    """A pure function that returns ``new_part`` with the policy's decision; without one for text, and if nothing was
+    added and the budget suffices or is that of the last request."""
     request = next_request(live.assembly + 1, before.record, target)
     if target is None or moment is None or (is_same and not _exceeds(before, moment)):
-        return skip_repack(new_part, request)
+        return partial(skip_repack, new_part, request)
     known = calibrated(before.requests, live.state.usage, target.format, target.model)
-    return repack_within_budget(new_part, moment, known, request)
+    return partial(repack_within_budget, new_part, moment, known, request)
 
 
 def _switched(last: LastRequest, target: RequestTarget) -> EpochCause | None:

@@ -21,6 +21,7 @@ from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, SYSTEM_UPDATES_SINCE
 from ctxd.assembly.request_target import PROVIDERS
 from ctxd.assembly.window_items import SystemUpdates
+from ctxd.assembly.window_lanes import INLINE_MAX, OBJECT_SIZE
 from ctxd.assembly.window_references import (
     WHOLE,
     CallFacts,
@@ -54,12 +55,6 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
-
-PLAN_INLINE_MAX: Final = 30_000
-"""Batches up to this size are planned on the loop, in some 5 ms; larger ones on a thread."""
-
-_OBJECT_SIZE: Final = 50
-"""Characters of arguments that take as long as one event, call or file."""
 
 NO_OUTPUT: Final = "[no output of this call came: it was interrupted, or it is still running]"
 
@@ -116,8 +111,8 @@ class PlanRules(msgspec.Struct, frozen=True):
 class Planner:
     """Plans one batch for ``window``, which it does not change. Each instance is used once.
 
-    ``size``: the characters of arguments in the batch, and ``_OBJECT_SIZE`` for each other part; beyond
-    ``PLAN_INLINE_MAX`` it is a lower bound.
+    ``size``: the characters of arguments in the batch, and ``OBJECT_SIZE`` for each other part; beyond ``INLINE_MAX``
+    it is a lower bound.
     """
 
     def __init__(
@@ -153,9 +148,9 @@ class Planner:
                 self._results.setdefault(event.call, deque()).append((place, event))
             elif isinstance(event, ToolCallEvent):
                 sized.append(event.args)
-        self.size = _OBJECT_SIZE * (len(batch.events) + len(batch.recorded) + len(batch.files))
+        self.size = OBJECT_SIZE * (len(batch.events) + len(batch.recorded) + len(batch.files))
         for args in sized:
-            if self.size > PLAN_INLINE_MAX:
+            if self.size > INLINE_MAX:
                 break
             self.size += len(args if isinstance(args, str) else msgspec.json.encode(args))
 

@@ -1,6 +1,7 @@
 """Windows of the layout ``append`` in memory: rendered as text or as a request, and as the reply to clients."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import ceil
 from typing import Final
 
@@ -24,6 +25,7 @@ from ctxd.assembly.window_items import (
     UserText,
     WindowItem,
 )
+from ctxd.assembly.window_lanes import work_size
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.assembly.window_references import Material
 from ctxd.sessions.live_session import LiveSession
@@ -43,11 +45,15 @@ _PLACES: Final[dict[type[WindowItem], tuple[str, str]]] = {
 
 
 class Rendering(msgspec.Struct, frozen=True):
-    """A window in one form: its text, or its request with the JSON text. ``target`` None: text."""
+    """A window in one form: its text, or its request with the JSON text. ``target`` None: text. ``sha256``: of
+    ``plain``. ``blocks``: empty unless asked for; ``sections``: their sizes in any case."""
 
     target: RequestTarget | None
     text: str
     request: RequestBody | None
+    sha256: str
+    sections: tuple[SectionSize, ...]
+    blocks: tuple[Block, ...]
 
     @property
     def plain(self) -> bytes:
@@ -68,8 +74,8 @@ class KeptWindow(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Approximate bytes in memory: items, the newest rendering, and the blocks and bytes of its answer, if it has
-        any, hold the text once each. In a large window, all text counts as wide if some is: a character takes up to
+        """Approximate bytes in memory: items, the newest rendering, its blocks, if it has any, and the bytes of its
+        answer hold the text once each. In a large window, all text counts as wide if some is: a character takes up to
         four bytes then, and one more in the UTF-8 that Python keeps of it."""
         rendering: str | bytes = ""
         if self.rendering is not None:
@@ -77,20 +83,42 @@ class KeptWindow(msgspec.Struct, eq=False):
             rendering = self.rendering.text if self.rendering.request is None else self.rendering.request.plain
         width = 5 if len(rendering) > _WIDE_SIZE_MIN and not rendering.isascii() else 1
         size = (1 + width) * len(rendering)
-        if self.answer is not None:
-            context = self.answer.context
-            size += width * sum(section.bytes for section in context.sections) if context.blocks else 0
-            size += self.answer.encoded_bytes
-        return size
+        if self.rendering is not None and self.rendering.blocks:
+            size += width * sum(section.bytes for section in self.rendering.sections)
+        return size if self.answer is None else size + self.answer.encoded_bytes
 
 
 def render(
-    session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int], renderer: int
+    session: str,
+    items: list[WindowItem],
+    target: RequestTarget | None,
+    ends: Iterable[int],
+    renderer: int,
+    *,
+    has_blocks: bool,
 ) -> Rendering:
-    """Render ``items`` for ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
-    if target is not None:
-        return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
-    return Rendering(None, SEPARATOR.join(block.text for block, _ in window_blocks(session, items)), None)
+    """Render ``items`` for ``target``. ``ends``, ``renderer``: see ``AppendWindow``. ``has_blocks``: include them as
+    blocks, which take as much memory as the items; a text has them in any case."""
+    blocks = []
+    sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
+    for block, bytes in window_blocks(session, items):
+        size = sizes[block.section]
+        size[0], size[1], size[2] = size[0] + bytes, size[1] + block.tokens, size[2] + 1
+        if has_blocks or target is None:
+            blocks.append(block)
+    text = SEPARATOR.join(block.text for block in blocks) if target is None else ""
+    request = None if target is None else request_body(items, target, frozenset(ends), renderer)
+    return Rendering(
+        target=target,
+        text=text,
+        request=request,
+        sha256=sha256(text if request is None else request.plain),
+        sections=tuple(
+            SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
+            for section, size in sizes.items()
+        ),
+        blocks=tuple(blocks),
+    )
 
 
 class ExtendedWindow(msgspec.Struct, frozen=True):
@@ -109,40 +137,32 @@ class ExtendedWindow(msgspec.Struct, frozen=True):
 
 
 async def recall(
-    reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None, bound: ReadBound
+    reader: WindowReader,
+    live: LiveSession,
+    chain: list[Recorded],
+    tools: str | None,
+    bound: ReadBound,
+    *,
+    has_blocks: bool,
 ) -> KeptWindow:
     """The window of ``chain``, its records from the first on; without a rendering if its bytes differ from those
-    recorded. ``tools``: content of the last record's document.
+    recorded. ``tools``: content of the last record's document. ``has_blocks``: see ``render``.
 
     Raises: CtxdError too_large, corrupt, purged, store_failed. Cancel: safe.
     """
     window = await reader.load(live, chain, bound)
-    part = chain[-1].window
-    assert part is not None, "it is in this layout"
-    target = target_of(live.lineage.root, part, tools)
-    made = render(live.session, window.flat(), target, window.ends, window.renderer)
-    return KeptWindow(window, chain[-1], made if sha256(made.plain) == chain[-1].sha256 else None)
+    last = chain[-1]
+    assert last.window is not None, "it is in this layout"
+    target, items = target_of(live.lineage.root, last.window, tools), window.flat()
+    work = partial(render, live.session, items, target, window.ends, window.renderer, has_blocks=has_blocks)
+    made = await reader.lanes.run(live.session, work_size(len(items), last.bytes), work)
+    return KeptWindow(window, last, made if made.sha256 == last.sha256 else None)
 
 
 def context_of_window(
-    session: str,
-    record: Recorded,
-    items: list[WindowItem],
-    rendering: Rendering,
-    budget_tokens: int | None,
-    cost: RequestCost | None,
-    *,
-    has_blocks: bool,
+    session: str, record: Recorded, rendering: Rendering, budget_tokens: int | None, cost: RequestCost | None
 ) -> AssembledContext:
-    """The reply for ``record``. ``rendering`` shows ``items``. ``has_blocks``: include them as blocks, which takes as
-    much memory as the items."""
-    blocks = []
-    sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
-    for block, bytes in window_blocks(session, items):
-        size = sizes[block.section]
-        size[0], size[1], size[2] = size[0] + bytes, size[1] + block.tokens, size[2] + 1
-        if has_blocks:
-            blocks.append(block)
+    """The reply for ``record`` with its ``rendering``."""
     request = rendering.request
     reserve = 0 if cost is None else cost.reserve or 0
     return AssembledContext(
@@ -154,11 +174,8 @@ def context_of_window(
         sha256=record.sha256,
         bytes=record.bytes,
         tokens=record.tokens,
-        sections=tuple(
-            SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
-            for section, size in sizes.items()
-        ),
-        blocks=tuple(blocks),
+        sections=rendering.sections,
+        blocks=rendering.blocks,
         plan=BudgetPlan(
             budget_tokens=budget_tokens,
             tokens=record.tokens,

@@ -142,9 +142,10 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return made is not None and made.format is not None
 
 
-def note_request(window: AppendWindow, record: Recorded) -> None:
-    """Remember the request of ``record``: the prefix to which reasoning in its answer is bound, and the items of
-    ``window`` that the provider has cached. An assembly as text is not a request."""
+def note_assembly(window: AppendWindow, record: Recorded, count: int) -> None:
+    """Remember the assembly of ``record``, which shows the ``count`` items of ``window``. Of a request, this is also
+    the prefix to which reasoning in its answer is bound; an assembly as text is not a request."""
+    window.ends = window.ends_with(count)
     part = record.window
     if part is not None and part.format is not None:
         window.carried = part.carried
@@ -154,7 +155,7 @@ def note_request(window: AppendWindow, record: Recorded) -> None:
             tools=part.tools,
             prefix=part.prefix or "",
             at_ms=record.assembled_at,
-            count=sum(map(len, window.items)),
+            count=count,
         )
 
 

@@ -17,6 +17,7 @@ from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.spec_layout import Composition, Heads, Layout, View, compose
 from ctxd.assembly.spec_rendering import RENDERERS
 from ctxd.assembly.token_budget import TokenCounter, sha256
+from ctxd.assembly.window_lanes import WindowLanes
 from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.errors import PURGED_HINT, CtxdError
 from ctxd.formatting import moment
@@ -67,7 +68,7 @@ class Archive:
         self._sessions = sessions
         self.layout = layout
         self.count = count
-        self.windows = WindowReader(store, count)
+        self.windows = WindowReader(store, count, WindowLanes(sessions.visibility))
         self._recordings: OrderedDict[tuple[str, int, int], Recordings] = OrderedDict()
 
     async def pages(
@@ -169,8 +170,10 @@ class Archive:
         assert target is not None, "a form has a format"
         return Assembled(context).with_request(spec_request(context.blocks, target).body)
 
-    async def recall(self, live: LiveSession, last: Recorded, bound: ReadBound) -> KeptWindow:
-        """The window of ``last``, an assembly in the layout ``append``, as it was then.
+    async def recall(
+        self, live: LiveSession, last: Recorded, bound: ReadBound, *, has_blocks: bool = False
+    ) -> KeptWindow:
+        """The window of ``last``, an assembly in the layout ``append``, as it was then. ``has_blocks``: see ``render``.
 
         Raises: CtxdError too_large, unsupported, corrupt, store_failed. Cancel: safe.
         """
@@ -184,7 +187,7 @@ class Archive:
         chain = [record for record in found if record.window is not None and record.window.base == first]
         stored = await self.at(live.session, last.number)
         tools = None if stored is None else await self._tools(stored)
-        return await recall(self.windows, live, chain, tools, bound)
+        return await recall(self.windows, live, chain, tools, bound, has_blocks=has_blocks)
 
     async def _tools(self, stored: Stored) -> str | None:
         """The tools that the request of the record ``stored`` declares, as JSON; None if there are none."""
@@ -194,15 +197,14 @@ class Archive:
 
     async def _show_window(self, session: str, last: Recorded, bound: ReadBound) -> Assembled:
         live = await self._sessions.live(session)
-        kept = await self.recall(live, last, bound)
+        kept = await self.recall(live, last, bound, has_blocks=True)
         if kept.rendering is None:
             material = await self.windows.material(live, kept.window.refs, {}, {}, {}, ReadBound(session, None))
             has_gaps = not all(material.components.values())
             id = live.lineage.assembly_id(last.number)
             raise await _mismatch(live, id, material.versions.values(), has_gaps=has_gaps)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
-        items = kept.window.flat()
-        return Assembled(context_of_window(session, last, items, kept.rendering, budget, cost, has_blocks=True))
+        return Assembled(context_of_window(session, last, kept.rendering, budget, cost))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""

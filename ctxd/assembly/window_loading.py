@@ -14,12 +14,13 @@ import msgspec
 
 from ctxd import limits
 from ctxd.assembly.append_window import AppendWindow, Arrivals, FileState, Planned
-from ctxd.assembly.assembly_record import Recorded, note_request
+from ctxd.assembly.assembly_record import Recorded, WindowPart, note_assembly
 from ctxd.assembly.token_budget import TokenCounter
 from ctxd.assembly.window_items import (
     ToolUse,
     WindowItem,
 )
+from ctxd.assembly.window_lanes import WindowLanes, work_size
 from ctxd.assembly.window_references import (
     WHOLE,
     CallFacts,
@@ -66,6 +67,11 @@ class ReadBound:
         self._most = _READ_BYTES_MAX if chars_max is None else min(_READ_BYTES_MAX, _FACTOR * chars_max)
         self._left = self._most
 
+    @property
+    def taken(self) -> int:
+        """The bytes counted so far."""
+        return self._most - self._left
+
     def take(self, size: int) -> None:
         """Count ``size`` more bytes. Raises: CtxdError too_large beyond the bound."""
         self._left -= size
@@ -82,37 +88,30 @@ class ReadBound:
 
 
 class WindowReader:
-    """Reads the data that windows refer to from ``store``, and counts its tokens with ``count``."""
+    """Reads the data that windows refer to from ``store``, and counts its tokens with ``count``, in ``lanes``."""
 
-    def __init__(self, store: VersionStore, count: TokenCounter) -> None:
+    def __init__(self, store: VersionStore, count: TokenCounter, lanes: WindowLanes) -> None:
         self._store = store
         self.count = count
+        self.lanes = lanes
 
     async def load(self, live: LiveSession, chain: Sequence[Recorded], bound: ReadBound) -> AppendWindow:
         """The window recorded in ``chain``, its records from the first one on.
 
         Raises: CtxdError too_large, corrupt, store_failed. Cancel: safe.
         """
-        window = AppendWindow()
         parts = [(record, record.window) for record in chain if record.window is not None]
         refs = [ref for _, part in parts for ref in part.refs]
         material = await self.material(live, refs, {}, {}, {}, bound)
-        for record, part in parts:
-            names, facts = _calls_of(part.refs, material, window.facts)
-            planned = Planned(
-                refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt,
-                event=part.epoch, texts=material.components,
-            )  # fmt: skip
-            window.take(planned, self.items(window, planned, material))
-            window.base, window.renderer = part.base, record.renderer
-            note_request(window, record)
-            window.ends = window.ends_with(sum(map(len, window.items)))
-        return window
+        size = work_size(len(refs), bound.taken + material.content_chars)
+        return await self.lanes.run(live.session, size, partial(_recorded_window, parts, material))
 
-    def items(self, window: AppendWindow, planned: Planned, material: Material) -> list[tuple[WindowItem, ...]]:
-        """The items of each reference of ``planned``, which comes next in ``window``."""
-        facts = ChainMap(planned.facts, window.facts)
-        return [items_of(ref, material, facts) for ref in planned.refs]
+    async def items(
+        self, live: LiveSession, window: AppendWindow, planned: Planned, material: Material, bound: ReadBound
+    ) -> list[tuple[WindowItem, ...]]:
+        """The items of each reference of ``planned``, which comes next in ``window``; it belongs to ``live``."""
+        size = work_size(len(planned.refs), bound.taken + material.content_chars)
+        return await self.lanes.run(live.session, size, partial(_items, window, planned, material))
 
     async def batch(
         self, live: LiveSession, window: AppendWindow, number: int, bound: ReadBound
@@ -278,6 +277,30 @@ class WindowReader:
         refs = [each.content_ref for each in stored.values() if each.content_ref is not None]
         contents = await self._store.contents(refs)
         return {address: read_text(each, contents) for address, each in stored.items()}
+
+
+def _recorded_window(parts: Iterable[tuple[Recorded, WindowPart]], material: Material) -> AppendWindow:
+    """The window of ``parts``, its records from the first one on."""
+    window, count = AppendWindow(), 0
+    window.texts |= material.components
+    for record, part in parts:
+        names, facts = _calls_of(part.refs, material, window.facts)
+        planned = Planned(
+            refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt,
+            event=part.epoch,
+        )  # fmt: skip
+        items = _items(window, planned, material)
+        window.take(planned, items)
+        window.base, window.renderer = part.base, record.renderer
+        count += sum(map(len, items))
+        note_assembly(window, record, count)
+    return window
+
+
+def _items(window: AppendWindow, planned: Planned, material: Material) -> list[tuple[WindowItem, ...]]:
+    """The items of each reference of ``planned``, which comes next in ``window``."""
+    facts = ChainMap(planned.facts, window.facts)
+    return [items_of(ref, material, facts) for ref in planned.refs]
 
 
 def _present(stored: Stored | None, id: str) -> Stored:

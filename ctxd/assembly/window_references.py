@@ -170,6 +170,11 @@ class Material(msgspec.Struct, frozen=True):
     count: TokenCounter
     components: Mapping[str, ComponentText | None]
 
+    @property
+    def content_chars(self) -> int:
+        """Characters of all contents."""
+        return sum(map(len, self.contents.values()))
+
 
 def short_id(id: str) -> str:
     """The name of object ``id`` in a window: a prefix of a hash long enough to find the file, or any other id whole."""

@@ -412,7 +412,8 @@ async def test_many_sessions_are_assembled_in_turns_although_few_are_kept(
 @pytest.mark.requirement("RPC-11")
 def test_a_large_window_with_wide_characters_counts_as_the_memory_that_it_takes() -> None:
     def size(text: str) -> int:
-        return KeptWindow(AppendWindow(), rendering=Rendering(None, text, None)).size
+        made = Rendering(target=None, text=text, request=None, sha256="", sections=(), blocks=())
+        return KeptWindow(AppendWindow(), rendering=made).size
 
     small, large = 1000, 2 * 1024 * 1024
     assert size("x" * large) == 2 * large

@@ -9,10 +9,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ctxd.assembly import append_planner, file_mentions
+from ctxd.assembly import file_mentions
 from ctxd.assembly.append_planner import Planner
 from ctxd.assembly.append_window import Planned
 from ctxd.assembly.file_mentions import occurring
+from ctxd.assembly.window_lanes import INLINE_MAX
 from ctxd_protocol.event_types import PromptEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.assembly.stored_sessions import household
 from tests.unit.assembly.test_request_states import append, ask
@@ -68,10 +69,10 @@ async def test_a_long_batch_is_planned_off_the_loop(tmp_path: Path, monkeypatch:
         live = await home.create()
         append(live, [PromptEvent(text="Go.")])
         await ask(home, live, "anthropic-messages")
-        long = {"command": "x" * append_planner.PLAN_INLINE_MAX}
+        long = {"command": "x" * INLINE_MAX}
         append(live, [ToolCallEvent(call="c", tool="bash", args=long), ToolResultEvent(call="c", text="ok")])
         await ask(home, live, "anthropic-messages")
-        paths = [home.files / f"{number}.py" for number in range(append_planner.PLAN_INLINE_MAX // 50 + 1)]
+        paths = [home.files / f"{number}.py" for number in range(INLINE_MAX // 50 + 1)]
         for path in paths:
             path.touch()
         await home.discover(live, paths)
