@@ -174,6 +174,9 @@ _REPLACES_CHAT_SINCE: Final = 3
 PORTION_LINES: Final = 512
 """Lines of the pool rendered before yielding to other tasks: about 2 ms."""
 
+PORTION_EVENTS: Final = 256
+"""Events of the chat rendered before yielding: about 2 ms."""
+
 PORTION_CHARACTERS: Final = 512 * 1024
 """Characters of active objects rendered before yielding: about 2 ms; each object counts as a thousand more."""
 
@@ -300,8 +303,14 @@ class ChatSection:
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
             async with aclosing(read_pages(view.live, self._end)) as pages:
+                portion = 0
                 async for page in pages:
                     self._add_page(view, page)
+                    portion += len(page.events)
+                    if portion >= PORTION_EVENTS:
+                        # Pages that are in memory are read without a wait.
+                        portion = 0
+                        await checkpoint()
             if self._compaction is not None:
                 await self._begin_with(view, *self._compaction)
                 self._compaction = None

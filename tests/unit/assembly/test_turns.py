@@ -7,11 +7,14 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.assembler import Assembler
-from ctxd.assembly.spec_layout import PORTION_LINES
+from ctxd.assembly.spec_layout import PORTION_EVENTS, PORTION_LINES, ChatSection, View
 from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash
+from ctxd.sessions import chat_operations
+from ctxd.sessions.chat import ChatPage
 from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from tests.unit.assembly.stored_sessions import MODELS, Household, household
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +39,33 @@ def write(home: Household, live: LiveSession, id: str, text: str) -> None:
     source = head.document.source
     document = file_text(id, source, text, source_hash(text.encode()))
     live.submit(WriteRequest("file.index", "p"), puts=(document,), floor_vt=head.valid_time + 1)
+
+
+async def test_rendering_a_long_chat_yields_to_other_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, seen, add = 0, set[int](), ChatSection._add_page
+
+    def noted(section: ChatSection, view: View, page: ChatPage) -> None:
+        seen.add(turns)
+        add(section, view, page)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await checkpoint()
+
+    monkeypatch.setattr(ChatSection, "_add_page", noted)
+    async with household(tmp_path) as home:
+        live = await home.create()
+        for number in range(40):
+            events = [PromptEvent(text=f"{number}"), *[ResponseEvent(text="Done.")] * (PORTION_EVENTS // 2)]
+            delta = chat_operations.append_delta(live.state, live.session, events, live.settings.collapse)
+            live.submit(WriteRequest("session.append", "p"), delta)
+        async with anyio.create_task_group() as group:
+            group.start_soon(count)
+            await home.assembler.plan(live, None)
+            group.cancel_scope.cancel()
+    assert len(seen) >= 10, "two pages make a portion, and trio wakes tasks in any order"
 
 
 async def test_rendering_a_large_pool_yields_to_other_tasks(tmp_path: Path) -> None:
