@@ -164,7 +164,9 @@ def test_a_fork_at_a_turn_that_one_write_added_with_the_next_is_refused(
     before = client.session_list().sessions
     done = ctx(daemon, *command, f"{s.id}@1")
     assert done.returncode == 4 and client.session_list().sessions == before
-    assert f"session {s.id} cannot be forked at turn 1, which one write added together with the next turn" in done.stderr
+    assert (
+        f"session {s.id} cannot be forked at turn 1, which one write added together with the next turn" in done.stderr
+    )
     assert f"ctx log {s.id}" in done.stderr
     made = ctx(daemon, *command, f"{s.id}@2", "-q").stdout.strip()
     assert len(said(client.session(made))) == 2
