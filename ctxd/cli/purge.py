@@ -51,9 +51,9 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
     its turns without their text. Captured, imported and checkpointed commits store their text separately from the chat;
     --commits erases that text too. Outputs of tool calls are objects of their own, and stay. If a file still exists,
     its next change is recorded again, with all of its text: remove the text from the file first. Backups are not
-    changed, and neither is other text that quotes the erased text: `ctx scan --all --history` finds secrets in files,
-    tool calls and chats, `ctx search` finds text in commits, and `ctxd verify --absent FILE` searches every file of the
-    state directory. Exits with 1 if erased content may remain in the state directory.
+    changed, and neither is other text that quotes the erased text: `ctx scan --all --history` finds secrets,
+    `ctx search` finds words, and `ctxd verify --absent FILE` searches every file of the state directory. Exits with 1
+    if erased content may remain in the state directory.
     """
     is_chat = object.startswith(_CHAT)
     if turns and not is_chat:
@@ -142,14 +142,27 @@ def _report_complete(run: Invocation, id: str, done: ObjectPurgeResult, left: in
         run.screen.note(f"ctx purge {id} --commits erases them too; ctx log -s {id.removeprefix(_CHAT)} lists them")
     elif done.outputs_left:
         run.screen.line("nothing of the messages is left")
-    else:
+    elif not done.copies:
         run.screen.line("nothing of it is left")
+    if done.copies:
+        have = (
+            "session, which began with its commits, has"
+            if len(done.copies) == 1
+            else "sessions, which began with its commits, have"
+        )
+        purges = _purges([f"{_CHAT}{each}" for each in done.copies], len(done.copies), " --commits")
+        run.screen.line(f"{len(done.copies)} {have} a copy: {purges}")
     if done.outputs_left:
-        shown = ", ".join(f"ctx purge {cell(each)}" for each in done.outputs[:_OUTPUTS_SHOWN])
-        more = f", and {count(done.outputs_left - _OUTPUTS_SHOWN)} more" if done.outputs_left > _OUTPUTS_SHOWN else ""
         stay = "stays" if done.outputs_left == 1 else "stay"
         outputs = "the output" if done.outputs_left == 1 else "the outputs"
-        run.screen.line(f"{outputs} of {count(done.outputs_left, 'tool call')} {stay}: {shown}{more}")
+        purges = _purges(done.outputs, done.outputs_left)
+        run.screen.line(f"{outputs} of {count(done.outputs_left, 'tool call')} {stay}: {purges}")
+
+
+def _purges(ids: Sequence[str], number: int, option: str = "") -> str:
+    """The commands that purge the first of ``ids``, and how many of the ``number`` are left out."""
+    shown = ", ".join(f"ctx purge {cell(each)}{option}" for each in ids[:_OUTPUTS_SHOWN])
+    return f"{shown}, and {count(number - _OUTPUTS_SHOWN)} more" if number > _OUTPUTS_SHOWN else shown
 
 
 def _with_commits(client: SyncClient, done: ObjectPurgeResult, commits: Sequence[str]) -> ObjectPurgeResult:

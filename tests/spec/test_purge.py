@@ -15,10 +15,11 @@ from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
+from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import Message
 from tests import programs
 from tests.client.running import Running
-from tests.spec.secrecy import ENVIRON, OTHER, TOKEN, ctx, files_with, until_in_no_file
+from tests.spec.secrecy import ENVIRON, OTHER, TOKEN, Start, ctx, files_with, until_in_no_file
 
 
 @pytest.mark.requirement("SEC-8")
@@ -309,3 +310,21 @@ def test_the_purge_of_a_chat_erases_titles_labels_and_tags_that_quote_it(kept: R
     verified = programs.run("ctxd", ["verify", "--state-dir", state, "--json"], env=ENVIRON)
     assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
     assert files_with(state, TOKEN, OTHER, word) == set()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_purge_of_a_chat_names_the_sessions_that_began_with_its_commits(
+    daemon: Running, client: SyncClient, start: Start
+) -> None:
+    origin = start(state="paused")
+    line = json.dumps({"type": "user", "message": {"role": "user", "content": f"Use {TOKEN}."}}) + "\n"
+    made = client.commit_checkpoint("claude-code-v1", line, session=origin.id, summary="s").commit.commit
+    copy = client.session_create("a", context=StartContext(commit=made)).session.session
+    client.session(copy).user("My own.")
+    client.session(client.session_create("a").session.session).user("Another one.")
+    done = ctx(daemon.socket, "purge", f"chat:{origin.id}", "--commits", "--yes")
+    assert done.returncode == 0 and "nothing of it is left" not in done.stdout
+    assert f"1 session, which began with its commits, has a copy: ctx purge chat:{copy} --commits\n" in done.stdout
+    assert ctx(daemon.socket, "purge", f"chat:{copy}", "--commits", "--yes").returncode == 0
+    assert "nothing of it is left" in ctx(daemon.socket, "purge", f"chat:{origin.id}", "--yes").stdout
+    assert client.object_purge(f"chat:{origin.id}").copies == ()

@@ -18,6 +18,7 @@ from ctxd.commits.delta_secrets import found_in_delta
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
+from ctxd.objects.commit_document import entity_id
 from ctxd.objects.document import AsOf, Document, Page, Stored, encode_content, is_binary
 from ctxd.objects.generated_ids import (
     COMMIT_PREFIX,
@@ -40,6 +41,8 @@ from ctxd.sessions.purge_operations import Proof, again, kept_outputs, purge, pu
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session_loading import batched
+from ctxd.sessions.session_settings import ContinuedCommit
+from ctxd.sessions.session_state import EventPosition
 from ctxd.store import commit_index
 from ctxd.store.commit_index import fields_of
 from ctxd.worker_threads import Lane
@@ -47,6 +50,7 @@ from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, PATHS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
+from ctxd_protocol.session_types import PURGED_TEXT
 
 _CURSOR = "Pass next_cursor of the previous page unchanged."
 _SCANNED_AT_ONCE: Final = 32
@@ -161,6 +165,7 @@ class SecretCalls:
             proof = await self._purge(call, params)
         files = [id for id in proof.objects if not id.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES))]
         outputs = await self._kept_outputs(params)
+        is_chat = params.object.startswith(_CHATS)
         return wire.ObjectPurgeResult(
             objects=proof.objects,
             versions=proof.versions,
@@ -171,6 +176,7 @@ class SecretCalls:
             existing=tuple(await self._files.existing(self._anywhere, files)),
             outputs_left=len(outputs),
             outputs=tuple(outputs[:PAGE_ITEMS_MAX]),
+            copies=tuple(await self._copies(params.object.removeprefix(_CHATS)) if is_chat else ()),
         )
 
     async def _kept_outputs(self, params: wire.ObjectPurgeParams) -> list[str]:
@@ -179,6 +185,34 @@ class SecretCalls:
         if not params.object.startswith(_CHATS) or self._sessions.catalog.state(session) is None:
             return []
         return await kept_outputs(self._store, await self._sessions.live(session), params.turns)
+
+    async def _copies(self, session: str) -> list[str]:
+        """The sessions that began with a commit of ``session``, and whose chats still have messages of it."""
+        catalog, begun = self._sessions.catalog, dict[str, ContinuedCommit]()
+        for each in catalog.states():
+            settings = catalog.settings(each)
+            # A fork with a base shares the chat, and was purged with it.
+            if settings.continues is not None and settings.base is None:
+                begun[each] = settings.continues
+        heads = await self._store.heads({entity_id(each.commit) for each in begun.values()})
+        found: list[str] = []
+        for each, continues in begun.items():
+            head = heads[entity_id(continues.commit)]
+            fields = None if head is None else fields_of(head.document)
+            if fields is not None and fields.session == session and await self._has_text(each, continues.position.chat):
+                found.append(each)
+        return found
+
+    async def _has_text(self, session: str, end: EventPosition) -> bool:
+        """True if an event of the chat of ``session`` before ``end`` has a text that is not purged."""
+        live = self._sessions.peek(session) or await self._sessions.as_of(session)
+        async with aclosing(read_pages(live, end=end)) as pages:
+            async for page in pages:
+                for place, event in page.placed():
+                    text = getattr(event, "text", "") or getattr(event, "summary", "")
+                    if place < end and text not in ("", PURGED_TEXT):
+                        return True
+        return False
 
     async def _session_of(self, id: str) -> LiveSession | None:
         """The session that recorded the tool call ``id``, or that the commit ``id`` belongs to; None for other objects,

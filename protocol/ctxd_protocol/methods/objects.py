@@ -146,6 +146,8 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     of the database, and the rest is removed once it ends. ``existing``: canonical paths of purged files that still
     exist on disk; the next change of one is recorded with all of its text. ``outputs_left``: number of tool calls of
     the purged turns whose outputs are not purged, as they are objects of their own; ``outputs``: the first of them.
+    ``copies``: for a chat, the sessions that began with a commit of its session, as after ``ctx fork`` of an imported
+    session, and whose chats still have messages of that commit.
     """
 
     objects: tuple[str, ...]
@@ -157,6 +159,7 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     existing: tuple[str, ...] = ()
     outputs_left: int = 0
     outputs: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):
