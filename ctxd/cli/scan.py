@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 _LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+_UNREADABLE_SHOWN: Final = 3
+
 _PAGE: Final = min(500, PAGE_ITEMS_MAX)
 
 
@@ -64,8 +66,9 @@ def scan(
     in_daemon = everything or bool(session)
     if history and not in_daemon:
         raise click.UsageError("--history requires --session or --all: files on disk have no versions")
+    unreadable: list[str] = []
     if in_daemon:
-        hits, scanned = _stored(run, session, history)
+        hits, scanned, unreadable = _stored(run, session, history)
     else:
         hits, scanned = _on_disk(run, paths or (Path(),), rules)
     if run.screen.as_json:
@@ -77,6 +80,10 @@ def scan(
             run.screen.table(columns, rows, right=(1,))
         searched = "object" if in_daemon else "file"
         run.screen.note(f"{count(len(hits), 'secret')} in {count(scanned, searched)}")
+    if unreadable:
+        names = ", ".join(unreadable[:_UNREADABLE_SHOWN]) + (", …" if len(unreadable) > _UNREADABLE_SHOWN else "")
+        hint = "run ctxd verify, and restore a backup"
+        raise Stop(FAILURE, f"{count(len(unreadable), 'commit')} cannot be read: {names}", hint=hint, symbol="corrupt")
     return FOUND if hits else OK
 
 
@@ -130,8 +137,10 @@ def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, by
         run.screen.note(f"{path} is left out: {error.strerror}")
 
 
-def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int]:
+def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int, list[str]]:
+    """Return the secrets in the daemon's data, the number of objects searched, and the commits that cannot be read."""
     hits: list[FoundSecret] = []
+    unreadable: list[str] = []
     scanned = left_out = 0
     with run.client() as client:
         id = session_id(client, session) if session else None
@@ -140,6 +149,7 @@ def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[F
             page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
             scanned += page.scanned
             left_out += page.left_out
+            unreadable += page.unreadable
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
                 place = f"{row.object} {row.label}"
@@ -149,4 +159,4 @@ def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[F
                 if left_out:
                     has = "is left out: its delta has" if left_out == 1 else "are left out: their deltas have"
                     run.screen.note(f"{count(left_out, 'commit')} {has} more than 16 MiB")
-                return hits, scanned
+                return hits, scanned, unreadable

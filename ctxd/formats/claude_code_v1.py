@@ -156,7 +156,7 @@ class SessionWriter:
             "type": "system", "subtype": BOUNDARY, "content": "Conversation compacted",
             "compactMetadata": metadata,
         }  # fmt: skip
-        if not event.summary:
+        if not event.summary.strip():
             return [boundary]
         return [boundary, {**self._user(_text(event.summary), event.sidechain), "isCompactSummary": True}]
 

@@ -27,7 +27,7 @@ _PROMPTS_BYTES_MAX: Final = 80_000
 
 def replaces(event: typed.Event) -> TypeGuard[typed.CompactionEvent]:
     """Return True for a compaction with a summary or items that replace the conversation before it."""
-    return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
+    return isinstance(event, typed.CompactionEvent) and bool(event.summary.strip() or _history(event))
 
 
 def summary_as_message(event: typed.CompactionEvent) -> typed.PromptEvent:

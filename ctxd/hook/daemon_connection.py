@@ -27,6 +27,9 @@ RETRY_LIMIT_S = 0.3
 """File whose time is that of the last retry of all postponed events, minimum seconds between two retries, and maximum
 seconds for one by a hook."""
 
+REPLY_BYTES_MAX = 16 * 1024 * 1024
+"""Maximum bytes of a reply, which has at most an output of the event."""
+
 REFUSALS = {
     "parse_error", "invalid_request", "invalid_params", "invalid_path", "too_large", "idempotency_mismatch",
     "internal_error", "session_closed", "session_removed",
@@ -75,8 +78,10 @@ class DaemonConnection:
             while not reply.endswith(b"\n"):
                 self._wire.settimeout(self._left())
                 received = self._wire.recv(1 << 16)
-                if not received:
+                if not received or len(reply) > REPLY_BYTES_MAX:
                     return UNREACHABLE, b""
+                if now() > self._ends:
+                    raise TimeoutError
                 reply += received
         except TimeoutError:
             return self._timed_out(began), b""
@@ -130,7 +135,7 @@ def code_of(reply: bytes) -> str:
 
     try:
         return str(json.loads(reply)["error"]["data"]["code"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "refused"
 
 

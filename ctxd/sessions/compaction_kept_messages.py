@@ -5,7 +5,7 @@ codex keeps prompts, and records its new window, which has them. The compaction 
 commits repeat the kept messages, which are already in the chat, after it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, TypeGuard
@@ -41,20 +41,20 @@ def has_summary(event: Event) -> TypeGuard[CompactionEvent]:
 async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: Iterable[Event]) -> CompactionEvent:
     """Return ``compaction`` with the place in the chat of the first of the messages ``kept``; unchanged if the session
     has none of them. Cost: a read of the whole chat. Raises: CtxdError of the store."""
-    wanted = [key for event in kept if (key := _key(event)) is not None]
+    wanted = Counter(key for event in kept if (key := _key(event)) is not None)
     if not wanted:
         return compaction
     places: defaultdict[_Key, list[EventPosition]] = defaultdict(list)
     async with aclosing(read_pages(live)) as pages:
         async for page in pages:
             for place, event in page.placed():
-                if isinstance(event, CompactionEvent) and event.summary:
+                if has_summary(event):
                     places.clear()
-                elif (key := _key(event)) is not None:
+                elif (key := _key(event)) is not None and key in wanted:
                     places[key].append(place)
-    for key in wanted:
+    for key, times in wanted.items():
         # The kept events are the newest: a prompt may occur several times.
-        if found := places[key][-wanted.count(key) :]:
+        if found := places[key][-times:]:
             return msgspec.structs.replace(compaction, meta={**(compaction.meta or {}), KEPT_AT: list(found[0])})
     return compaction
 
@@ -109,7 +109,8 @@ async def _kept_prompts(
     newest."""
     items = records_of((compaction.meta or {}).get(HISTORY))
     read = read_rollout(Line(0, {"type": "response_item", "payload": item}) for item in items)
-    wanted = [key for entry in read if isinstance(entry.event, PromptEvent) and (key := _key(entry.event)) is not None]
+    prompts = (entry.event for entry in read if isinstance(entry.event, PromptEvent))
+    wanted = Counter(key for prompt in prompts if (key := _key(prompt)) is not None)
     places: dict[_Key, list[EventPosition]] = {key: [] for key in wanted}
     if not wanted:
         return ()
@@ -118,7 +119,7 @@ async def _kept_prompts(
             for at, event in page.placed():
                 if at < place and (key := _key(event)) in places:
                     places[key].append(at)
-    return {at for key, found in places.items() for at in found[-wanted.count(key) :]}
+    return {at for key, found in places.items() for at in found[-wanted[key] :]}
 
 
 def _spoken(placed: Iterable[tuple[EventPosition, Event]], first: EventPosition, end: EventPosition) -> Iterator[Event]:
@@ -128,7 +129,7 @@ def _spoken(placed: Iterable[tuple[EventPosition, Event]], first: EventPosition,
 
 
 def _kept_at(event: Event) -> EventPosition | None:
-    if not isinstance(event, CompactionEvent) or not event.summary:
+    if not has_summary(event):
         return None
     match (event.meta or {}).get(KEPT_AT):
         case [int(turn), int(place)]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -404,6 +405,29 @@ def test_what_harnesses_keep_after_a_compaction_stays_in_the_text_and_in_request
     sent = json.dumps(s.assemble(format="anthropic-messages", model="claude-sonnet-4-5").request)
     texts = ("All of it.", "Fourth.", "Re: fourth.", "Fifth.", "Third.", "It was summed up.")
     assert [sent.count(text) for text in texts] == [1, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.requirement("CTX-12")
+def test_a_long_window_of_codex_is_matched_in_linear_time(start: Start) -> None:
+    """16,000 prompts took 20 seconds: each one was counted among all."""
+    s = start()
+    texts = [f"prompt {n}" for n in range(16_000)]
+    for first in range(0, len(texts), 1_000):
+        s.append(events=[PromptEvent(text=text) for text in texts[first : first + 1_000]])
+    s.append(events=[CompactionEvent(summary="S", meta={"replacement_history": [*map(user_item, texts)]})])
+    began = time.monotonic()
+    assert len(chat_of(s)) == 16_001
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.requirement("CTX-12")
+@pytest.mark.parametrize("form", ["claude-code-v1", "narrative-v1", "codex-v1", "pi-v1"])
+def test_a_compaction_with_a_blank_summary_replaces_nothing(client: SyncClient, start: Start, form: str) -> None:
+    s = start()
+    s.append(events=[PromptEvent(text="Keep me."), CompactionEvent(summary=" "), PromptEvent(text="Next.")])
+    assert chat_of(s) == ["user\nKeep me.", "user\nNext."]
+    made = client.context_current(session=s.id).context_id
+    assert "Keep me." in str(client.commit_materialize(made, format=form).content)
 
 
 @pytest.mark.requirement("CTX-13")

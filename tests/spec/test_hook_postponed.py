@@ -5,8 +5,9 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from ctxd.cli import spool_maintenance
 from ctxd.hook import delivery
 from ctxd.hook.daemon_connection import RETRIED, RETRY_S, now
-from ctxd.hook.event_spool import EventSpool
+from ctxd.hook.event_spool import LOST, EventSpool
 from ctxd.hook.spool_delivery import SpoolDelivery
 from tests.spec.test_hooks import HOOK
 from tests.waiting import block_until
@@ -238,6 +239,33 @@ def test_a_call_that_began_shortly_before_the_end_of_the_time_is_no_sign_of_a_ha
     # A hook whose time ends may lose a reply: the daemon knows the event by its operation id.
     old = [each for each in daemon.accepted if each != "new"]
     assert list(dict.fromkeys(old)) == [f"old {each}" for each in range(200)]
+
+
+def endless(wire: socket.socket) -> None:
+    """Reply with bytes until the hook ends."""
+    with wire, suppress(OSError):
+        wire.recv(1 << 16)
+        while True:
+            wire.sendall(bytes(1 << 16))
+
+
+def nested(wire: socket.socket) -> None:
+    """Refuse the event with an error that is nested too deeply."""
+    with wire:
+        wire.recv(1 << 16)
+        wire.sendall(b'{"jsonrpc":"2.0","error":{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}}\n")
+
+
+@pytest.mark.requirement("HOK-3", "HOK-4")
+@pytest.mark.parametrize("reply", [endless, nested])
+def test_an_event_whose_reply_never_ends_or_cannot_be_decoded_waits(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, reply: Callable[[socket.socket], None]
+) -> None:
+    monkeypatch.setattr(daemon, "_serve", reply)
+    began = time.monotonic()
+    assert daemon.hook(HERE, "new", seconds=1.0) == ""
+    assert time.monotonic() - began < 1.0 + delivery.REST_S
+    assert len(daemon.names()) == 1 and not (Path(delivery.folder_of(daemon.path, daemon.environ)) / LOST).exists()
 
 
 @pytest.mark.requirement("HOK-5")

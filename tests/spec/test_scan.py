@@ -1,13 +1,15 @@
 """Secrets: how `ctx scan` looks for them, and that it never shows one."""
 
 import json
+import sqlite3
 from base64 import b64encode
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ctxd.rpc.handlers.objects import SCANNED_DELTA_BYTES_MAX
-from ctxd_client import SyncClient
+from ctxd_client import SyncClient, connect_sync
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
@@ -142,6 +144,23 @@ def test_ctx_scan_leaves_out_deltas_above_its_limit_and_reports_their_number(
     done = ctx(daemon.socket, "scan", "-s", s.id)
     assert done.returncode == 0
     assert "1 commit is left out: its delta has more than 16 MiB" in done.stderr
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_names_a_damaged_commit_beside_the_secrets_that_it_finds(tmp_path: Path) -> None:
+    line = json.dumps({"type": "user", "message": {"role": "user", "content": "unique text " * 40}}) + "\n"
+    with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
+        s = client.session(agent="a", secrets="off")
+        s.user(f"use {TOKEN}")
+        made = client.commit_checkpoint("claude-code-v1", line, session=s.id).commit
+    with closing(sqlite3.connect(tmp_path / "state/state.db")) as database, database:
+        changed = "UPDATE content SET bytes=zeroblob(length(bytes)) WHERE hash=?"
+        assert database.execute(changed, [bytes.fromhex(str(made.artifact_ref))]).rowcount == 1
+    with Running(tmp_path, keep_state=True) as daemon:
+        done = ctx(daemon.socket, "scan", "--all", "--json")
+    assert done.returncode == 1
+    assert f"chat:{s.id} turn 1" in [item["place"] for item in json.loads(done.stdout)["items"]]
+    assert f"1 commit cannot be read: commit:{made.commit}" in done.stderr
 
 
 @pytest.mark.requirement("SEC-7")

@@ -254,7 +254,7 @@ class SecretCalls:
         ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)
         more, ids = len(ids) > params.limit, ids[: params.limit]
         rows: list[wire.Scanned] = []
-        left_out = 0
+        left_out, unreadable = 0, list[str]()
         for first in range(0, len(ids), _SCANNED_AT_ONCE):
             some = ids[first : first + _SCANNED_AT_ONCE]
             before = {id: before_id for id in some if (before_id := _assembly_before(id)) is not None}
@@ -265,7 +265,13 @@ class SecretCalls:
                 if id.startswith(_CHATS):
                     rows += await self._chat(id)
                 elif id.startswith(COMMIT_PREFIX):
-                    found = await self._commit(id)
+                    try:
+                        found = await self._commit(id)
+                    except CtxdError as error:
+                        if error.code != "corrupt":
+                            raise
+                        unreadable.append(id)
+                        continue
                     rows += found or ()
                     left_out += found is None
                 elif (stored := versions.get(id)) is None:
@@ -279,7 +285,11 @@ class SecretCalls:
                 else:
                     rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(
-            objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None, left_out=left_out
+            objects=tuple(rows),
+            scanned=len(ids),
+            next_cursor=ids[-1] if more else None,
+            left_out=left_out,
+            unreadable=tuple(unreadable),
         )
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:

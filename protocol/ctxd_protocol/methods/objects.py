@@ -194,12 +194,14 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
 class ObjectScanResult(Result, frozen=True, kw_only=True):
     """Findings in ``scanned`` objects and commits; no ``next_cursor`` at the end. ``left_out``: the number of commits
-    among them whose delta has more than 16 MiB, which is not scanned."""
+    among them whose delta has more than 16 MiB, which is not scanned. ``unreadable``: commits whose delta is damaged.
+    """
 
     objects: tuple[Scanned, ...]
     scanned: int
     next_cursor: str | None
     left_out: int = 0
+    unreadable: tuple[str, ...] = ()
 
 
 class ObjectQueryParams(Params, frozen=True, kw_only=True):
