@@ -33,7 +33,7 @@ def activate(run: Invocation, objects: tuple[str, ...], session: str | None) -> 
 @session_option
 @common
 def deactivate(run: Invocation, objects: tuple[str, ...], session: str | None) -> None:
-    """Replace objects in the window by one line each."""
+    """Replace objects in the window with one line each."""
     _move(run, objects, session, SyncClient.session_deactivate)
 
 

@@ -368,7 +368,7 @@ def materialize(
     output: BinaryIO | None,
     session: str | None,
 ) -> None:
-    """Print the conversation that an agent continues at COMMIT.
+    """Print the conversation that an agent would continue from COMMIT.
 
     COMMIT defaults to the newest of the session. The context has the format of its commits unless --format names
     another. Commits of the daemon and of the client library have the format events-v1, which is binary.
@@ -421,7 +421,7 @@ def _counts(made: CommitMaterializeResult) -> str:
 @click.argument("principal", metavar="PRINCIPAL@TIME")
 @common
 def resolve(run: Invocation, principal: str) -> None:
-    """Print the newest commit of PRINCIPAL at TIME.
+    """Print the newest commit that PRINCIPAL had made by TIME.
 
     PRINCIPAL defaults to the caller.
     """

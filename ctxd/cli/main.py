@@ -100,7 +100,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click'
 
     REV is a session, or a moment of one: s1@12 is turn 12, which begins with the 12th user message; @~2 is two turns
     back; @{2 hours ago} and @{yesterday 13:44} are times; ctx-1a2b3c4d is a recorded context. s1@12~1 is the turn
-    before turn 12. Without a session before it, @ means the default one.
+    before turn 12. A bare @ is the default session.
 
     COMMIT is a context commit: ctx-1a2b3c4d, a tag, a session (its newest), a session at a turn (s1@12, @~2), or
     PRINCIPAL@TIME; HEAD is the newest of the default session, and HEAD~2 two commits before it.
