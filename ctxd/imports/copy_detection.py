@@ -19,6 +19,11 @@ from ctxd.transcripts.record_decoding import Record, as_text, id_of, number_of, 
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+
+_BEHIND_MAX: Final = 64
+"""Lines of the origin, before the last copied one, among which the copy of a later line may be: a line that only the
+copy has, and that equals one further on, lets the lines between them appear to be passed."""
+
 _COPIED: Final = frozenset(
     {
         "sessionId", "forkedFrom", "parentUuid", "logicalParentUuid", "isSidechain", "sessionKind", "agentId", "cwd",
@@ -162,17 +167,20 @@ class _PlacesByHash:
         elif known != place:
             self._places[key] = deque((known, place))
 
-    def take(self, key: int, first: int = 0) -> int | None:
-        """Remove and return the first place of ``key`` from ``first`` on, and remove those before it; None without
-        one."""
-        places = self._places.get(key)
+    def take(self, key: int, first: int = 0, behind: int = 0) -> int | None:
+        """Remove and return the first place of ``key`` from ``first`` on, else the first of those that are at most
+        ``behind`` places before it; None without one. Those before are removed."""
+        places, least = self._places.get(key), first - behind
         if not isinstance(places, deque):
             self._places.pop(key, None)
-            return places if places is not None and places >= first else None
-        while places:
-            if (place := places.popleft()) >= first:
+            return places if places is not None and places >= least else None
+        while places and places[0] < least:
+            places.popleft()
+        for number, place in enumerate(places):
+            if place >= first:
+                del places[number]
                 return place
-        return None
+        return places.popleft() if places else None
 
 
 class CopyDetector:
@@ -301,10 +309,13 @@ class CopyDetector:
         return None
 
     def _repeated(self, line: SourceLine) -> int | None:
-        """Return the place of an equal line without an id, before the origin's next line with an id."""
+        """Return the place of an equal line without an id, before the origin's next line with an id; for one that was
+        passed, the place of the last copied line."""
         keyed, key = self._next_keyed(), _content_key(line)
-        place = self._ahead.take(key, self._first_ahead)
+        place = self._ahead.take(key, self._first_ahead, _BEHIND_MAX)
         if place is not None:
+            # The source's own lines after a copy from behind continue after all copied lines.
+            place = max(place, self._first_ahead - 1)
             self._first_ahead = place + 1
         elif keyed is not None and _content_key(keyed[1]) == key:
             place = keyed[0]

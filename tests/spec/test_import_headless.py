@@ -159,6 +159,29 @@ def test_headless_output_has_the_project_of_its_working_directory(
         assert client.session_get(each).session.workdir == "/srv"
 
 
+@pytest.mark.requirement("IMP-4")
+def test_a_copy_of_pi_s_output_with_one_more_common_line_stores_no_message_twice(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    session = str(uuid4())
+    records: list[dict[str, Any]] = [{"type": "session", "id": session, "cwd": "/srv", "version": 3}]
+    for number in range(100):
+        content = [{"type": "text", "text": f"Text {number}."}]
+        records += [
+            {"type": "turn_start"},
+            {"type": "message_end", "message": {"role": "assistant", "content": content}},
+        ]
+    for name, run in (("a", records), ("b", [*records[:6], {"type": "turn_start"}, *records[6:]])):
+        path = write(tmp_path / f"{name}.jsonl", run)
+        os.utime(path, (1_700_000_000 + ord(name), 1_700_000_000 + ord(name)))
+    imported(daemon, "pi", tmp_path)
+    stored = [
+        str(client.commit_materialize(each.commit, stop=each.commit, format="narrative-v1").content)
+        for each in client.commit_list(session=here("pi", session), limit=1000).commits
+    ]
+    assert sum(text.count("Text ") for text in stored) == 100
+
+
 @pytest.mark.requirement("IMP-1")
 def test_codex_counts_the_tokens_of_a_resumed_run_once(daemon: Running, client: SyncClient, tmp_path: Path) -> None:
     session = str(uuid4())

@@ -55,7 +55,7 @@ def copied(source: Transcript, copies: CopyDetector) -> dict[int, int]:
         ("bab", {0: 0, 1: 2, 2: 3, 3: 4}),
         ("aab", {0: 0, 1: 1, 2: 3, 3: 4}),
         ("ca", {0: 0, 2: 1}),
-        ("aabb", {0: 0, 1: 1, 2: 3, 3: 4}),
+        ("aabb", {0: 0, 1: 1, 2: 3, 3: 4, 4: 4}),
     ],
 )
 def test_a_line_without_an_id_is_a_copy_of_the_next_equal_line_after_the_copies_before_it(
@@ -63,6 +63,20 @@ def test_a_line_without_an_id_is_a_copy_of_the_next_equal_line_after_the_copies_
 ) -> None:
     origin, source = run(tmp_path / "origin.jsonl", "abab"), run(tmp_path / "copy.jsonl", texts)
     assert copied(source, CopyDetector(source, (origin, planned(origin)))) == places
+
+
+def test_a_line_that_only_the_copy_has_and_that_equals_a_later_one_makes_no_others_its_own(tmp_path: Path) -> None:
+    origin, source = run(tmp_path / "origin.jsonl", "xaxbxcxd"), run(tmp_path / "copy.jsonl", "xaxbxxcxd")
+    places = copied(source, CopyDetector(source, (origin, planned(origin))))
+    assert places == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 7, 7: 7, 9: 8}
+
+
+def test_a_line_that_the_copy_left_out_long_before_is_its_own_later(tmp_path: Path) -> None:
+    texts = ["again", *(f"text {n}" for n in range(100))]
+    origin = run(tmp_path / "origin.jsonl", texts)
+    source = run(tmp_path / "copy.jsonl", [*texts[1:], "again"])
+    places = copied(source, CopyDetector(source, (origin, planned(origin))))
+    assert len(places) == 101 and 101 not in places
 
 
 def test_the_comparison_of_lines_without_ids_takes_time_in_proportion_to_them(tmp_path: Path) -> None:
