@@ -1,5 +1,6 @@
 """``ctx context``: the context of a model, block by block with reasons, and its changes."""
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypedDict, get_args
@@ -381,6 +382,9 @@ def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
         )
 
 
+_WINDOW_ITEM: Final = re.compile(r"WINDOW_ITEM kind=(\S+)(?: id=\S+)?(?: tool=(\S+))?")
+
+
 def _start(block: Block) -> str:
     """Return the start of a block without its structural line."""
     head, _, rest = block.text.partition("\n")
@@ -388,6 +392,8 @@ def _start(block: Block) -> str:
         head = ""
     elif head.startswith("CHAT_MESSAGE role="):
         head = head.removeprefix("CHAT_MESSAGE role=").removeprefix("tool tool=") + ":"
+    elif (item := _WINDOW_ITEM.match(head)) is not None:
+        head = " ".join(filter(None, item.groups())) + ":"
     start = f"{head} {rest}".strip().replace("\n", " ")
     return start if len(start) <= _START_CHARS_MAX else f"{start[: _START_CHARS_MAX - 1].rstrip()}…"
 

@@ -37,6 +37,8 @@ def test_a_session_with_requests_shows_the_window_of_the_next_one(real, session)
     assert {"kind=call id=c1 tool=Bash", "kind=output id=c1"} <= {
         block["text"].split("\n")[0].removeprefix("WINDOW_ITEM ") for block in shown["blocks"]
     }
+    texts = [line.rpartition("  ")[2] for line in real("context").out.splitlines()]
+    assert {'call Bash: {"command":"make"}', "output: built", "user: third"} <= {*texts}
     lines = real("context", "--layout", "spec").out.splitlines()
     assert "next text" in lines[0]
     assert not any(line.startswith("request ") for line in lines)
