@@ -6,7 +6,7 @@ commits repeat the kept messages, which are already in the chat, after it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final, TypeGuard
 
@@ -65,12 +65,9 @@ async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[EventPosi
     events: list[Event] = []
     for place, event in placed:
         events.append(event)
-        first = _kept_at(event)
-        if first is None or first >= place:
-            continue
-        async with aclosing(read_pages(live, first, place)) as pages:
-            async for page in pages:
-                events += _spoken(page.placed(), first, place)
+        if isinstance(event, CompactionEvent) and _kept_at(event) is not None:
+            async with aclosing(kept_events(live, place, event)) as kept:
+                events += [each async for _, _, each in kept]
     return events
 
 
@@ -78,11 +75,13 @@ async def kept_events(
     live: LiveSession, place: EventPosition, compaction: CompactionEvent
 ) -> AsyncGenerator[tuple[EventPosition, int, Event], None]:
     """Yield each event before ``place``, that of ``compaction``, which stays in the window, in the order of the chat,
-    with its place and the journal sequence of its write. Events of sub-agents do not.
+    with its place and the journal sequence of its write. Events of sub-agents do not; from a place on, only messages
+    and tool calls do, as Claude Code lists no others.
 
     Cost: a read of the chat before ``place``, twice for codex. Raises: CtxdError of the store. Cancel: safe.
     """
     first, only = _kept_at(compaction), None
+    kinds = object if first is None else _Spoken
     has_begun = compaction.kept_from is None
     if first is None and has_begun:
         only = await _kept_prompts(live, place, compaction)
@@ -93,7 +92,7 @@ async def kept_events(
                 if event.sidechain is not None or at >= place or (first is not None and at < first):
                     continue
                 has_begun = has_begun or event.id == compaction.kept_from
-                if has_begun and (only is None or at in only):
+                if has_begun and isinstance(event, kinds) and (only is None or at in only):
                     yield at, page.seq, event
 
 
@@ -120,12 +119,6 @@ async def _kept_prompts(
                 if at < place and (key := _key(event)) in places:
                     places[key].append(at)
     return {at for key, found in places.items() for at in found[-wanted[key] :]}
-
-
-def _spoken(placed: Iterable[tuple[EventPosition, Event]], first: EventPosition, end: EventPosition) -> Iterator[Event]:
-    for place, event in placed:
-        if first <= place < end and isinstance(event, _Spoken) and event.sidechain is None:
-            yield event
 
 
 def _kept_at(event: Event) -> EventPosition | None:
