@@ -90,8 +90,11 @@ def times(client: SyncClient, found: Located) -> Times:
         return {"valid_time": revision.valid_time}
     if revision.is_now:
         return {}
-    end = turn_of(client, found).tx
-    return {} if end is None else {"tx": end}
+    return _end_of(turn_of(client, found))
+
+
+def _end_of(turn: SessionTurnResult) -> Times:
+    return {} if turn.tx is None else {"tx": turn.tx}
 
 
 def fork_times(client: SyncClient, found: Located) -> Times:
@@ -103,6 +106,7 @@ def fork_times(client: SyncClient, found: Located) -> Times:
             message = f"the session {found.session} cannot be forked at turn {turn.turn}, which one write added"
             hint = f"fork a commit of that turn: ctx log {found.session} lists them"
             raise Stop(CONFLICT, f"{message} together with the next turn", hint=hint, symbol="turn_not_separate")
+        return _end_of(turn)
     return times(client, found)
 
 
