@@ -1217,7 +1217,7 @@ class SyncClientMethods(ABC):
         """Search stored content for secrets.
 
         Commits of clients and imports are scanned too; those that the daemon made have the texts of the chat.
-        ``history``: also scan earlier versions of files, tool calls and system prompts.
+        ``history``: also scan earlier versions of files, tool calls and system prompts, and earlier summaries.
 
         Raises: ``NotFound`` (session_not_found).
 

@@ -133,6 +133,21 @@ def test_ctx_scan_finds_secrets_in_deltas_and_summaries_of_commits_of_clients(
 
 
 @pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_a_secret_in_an_earlier_summary_of_a_commit_with_history(
+    daemon: Running, client: SyncClient, start: Start
+) -> None:
+    s = start(secrets="off")
+    made = client.commit_checkpoint("own-v1", "plain", session=s.id, summary=f"with {OTHER}").commit.commit
+    client.commit_annotate(made, "nothing secret")
+    assert ctx(daemon.socket, "scan", "-s", s.id).returncode == 0
+    done = ctx(daemon.socket, "scan", "-s", s.id, "--history", "--json")
+    assert done.returncode == 8
+    assert [(each["place"].split()[0], each["rule"]) for each in json.loads(done.stdout)["items"]] == [
+        (f"commit:{made}", "openai-key")
+    ]
+
+
+@pytest.mark.requirement("SEC-7")
 def test_ctx_scan_leaves_out_deltas_above_its_limit_and_reports_their_number(
     daemon: Running, client: SyncClient, start: Start
 ) -> None:

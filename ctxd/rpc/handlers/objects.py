@@ -176,7 +176,7 @@ class SecretCalls:
             existing=tuple(await self._files.existing(self._anywhere, files)),
             outputs_left=len(outputs),
             outputs=tuple(outputs[:PAGE_ITEMS_MAX]),
-            copies=tuple(await self._copies(params.object.removeprefix(_CHATS)) if is_chat else ()),
+            copies=tuple(await self._copies(params.object.removeprefix(_CHATS)) if is_chat else ())[:PAGE_ITEMS_MAX],
         )
 
     async def _kept_outputs(self, params: wire.ObjectPurgeParams) -> list[str]:
@@ -266,7 +266,7 @@ class SecretCalls:
                     rows += await self._chat(id)
                 elif id.startswith(COMMIT_PREFIX):
                     try:
-                        found = await self._commit(id)
+                        found = await self._commit(id, history=params.history)
                     except CtxdError as error:
                         if error.code != "corrupt":
                             raise
@@ -308,15 +308,15 @@ class SecretCalls:
         found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
         return sorted((*(listed.stored.document.id for listed in found), *inner))[:limit]
 
-    async def _commit(self, id: str) -> list[wire.Scanned] | None:
-        """The secrets in the summary and the delta of a commit, unless the daemon made it of a chat; None if the delta
-        is too large."""
+    async def _commit(self, id: str, *, history: bool) -> list[wire.Scanned] | None:
+        """The secrets in the delta and the summary of a commit, unless the daemon made it of a chat; None if the delta
+        is too large. ``history``: also those in earlier summaries."""
         stored = (await self._store.heads((id,)))[id]
         fields = None if stored is None else fields_of(stored.document)
         if stored is None or fields is None or fields.position is not None:
             return []
         guard, ref = self._sessions.guard, stored.content_ref
-        secrets = await self._scanning.run(scanned, guard, stored.document)
+        secrets = await self._found(stored.document, history=history, content=False)
         if ref is not None and not is_purged(stored.document):
             sizes = await self._store.read_index(partial(commit_index.content_sizes, refs=(ref,)))
             if sizes.get(ref, 0) > SCANNED_DELTA_BYTES_MAX:
@@ -327,19 +327,25 @@ class SecretCalls:
         return [] if secrets is None else [_scanned_row(guard, stored.document, secrets)]
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
+        secrets = await self._found(newest, history=history and newest.type != "session")
+        return [] if secrets is None else [_scanned_row(self._sessions.guard, newest, secrets)]
+
+    async def _found(self, newest: Document, *, history: bool, content: bool = True) -> Found | None:
+        """The secrets in the version ``newest``, and with ``history`` in all versions. ``content``: search the
+        content of these as well."""
         guard = self._sessions.guard
         secrets = await self._scanning.run(scanned, guard, newest)
         after: tuple[int, int] | None = None
-        while history and newest.type != "session":
+        while history:
             page = await self._store.history(
-                newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True, content=True
+                newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True, content=content
             )
             for each in page:
                 secrets = merged(secrets, await self._scanning.run(scanned, guard, each.document))
             if len(page) < _SCANNED_AT_ONCE:
                 break
             after = (page[-1].valid_time, page[-1].tx)
-        return [] if secrets is None else [_scanned_row(guard, newest, secrets)]
+        return secrets
 
     async def _chat(self, id: str) -> list[wire.Scanned]:
         session, guard = id.removeprefix(_CHATS), self._sessions.guard

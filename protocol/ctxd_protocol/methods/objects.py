@@ -166,7 +166,7 @@ class ObjectScanParams(Params, frozen=True, kw_only=True):
     """The page to scan, of a session or by default of the whole store.
 
     Commits of clients and imports are scanned too; those that the daemon made have the texts of the chat.
-    ``history``: also scan earlier versions of files, tool calls and system prompts.
+    ``history``: also scan earlier versions of files, tool calls and system prompts, and earlier summaries.
     """
 
     session: SessionIdText | None = None
