@@ -60,6 +60,28 @@ def cell(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def width(text: str) -> int:
+    """Columns of a terminal that ``text``, one line without control characters, fills: wide characters fill two,
+    combining marks none."""
+    if text.isascii():
+        return len(text)
+    # Loading its tables takes longer than the rest of most commands, and most output is ASCII.
+    import wcwidth
+
+    return wcwidth.width(text)
+
+
+def cut(text: str, columns: int) -> str:
+    """``text``, one line without control characters, cut to ``columns``, the last of which then is an ellipsis."""
+    if width(text) <= columns:
+        return text
+    if text.isascii():
+        return text[: columns - 1] + "…"
+    import wcwidth
+
+    return wcwidth.clip(text, 0, columns - 1) + "…"
+
+
 def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
     """Return True for colour: ``NO_COLOR`` disables it, ``FORCE_COLOR`` forces it, else a capable terminal gets it."""
     if environ.get("NO_COLOR"):
@@ -118,35 +140,31 @@ class Screen:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
         """Write columns under a header; those in ``right`` are right-aligned. Lines are cut at the terminal's edge."""
         shown = [[cell(text) for text in row] for row in rows]
-        widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
+        widths = [max(map(width, column)) for column in zip(header, *shown, strict=True)]
         for number, row in enumerate([header, *shown]):
-            texts = [
-                text.rjust(width) if index in right else text.ljust(width)
-                for index, (text, width) in enumerate(zip(row, widths, strict=True))
-            ]
+            fills = [" " * (widest - width(text)) for text, widest in zip(row, widths, strict=True)]
+            texts = [fills[at] + text if at in right else text + fills[at] for at, text in enumerate(row)]
             line = self.clipped("  ".join(texts).rstrip())
             self.line(self.paint(line, "bold") if number == 0 else line)
 
     def spans(self, *parts: tuple[str, Colour | None]) -> str:
         """Return texts, each with its colour, joined to one line that is cut at the terminal's edge."""
-        left = len(self.clipped("".join(text for text, _ in parts)))
-        is_cut = left < sum(len(text) for text, _ in parts)
+        left = self.clipped("".join(text for text, _ in parts))
         shown: list[str] = []
         for text, colour in parts:
-            part, left = text[:left], max(0, left - len(text))
-            part = part[:-1] + "…" if is_cut and part and not left else part
-            is_cut = is_cut and left > 0
-            shown.append(self.paint(part, colour) if colour else part)
+            # Of the part at the edge, the end is an ellipsis.
+            part, left = left[: len(text)], left[len(text) :]
+            shown.append(self.paint(part, colour) if colour and part else part)
         return "".join(shown)
 
-    def field(self, name: str, value: str, width: int, *, colour: Colour | None = None) -> None:
-        """Write ``name``, padded to ``width``, and ``value``, which continues below itself at a terminal's edge."""
+    def field(self, name: str, value: str, name_width: int, *, colour: Colour | None = None) -> None:
+        """Write ``name``, padded to ``name_width``, and ``value``, which continues below itself at the edge."""
         edge = self.columns
         lines = [value]
-        if edge and len(value) > edge - width - 1 > 0:
-            lines = textwrap.wrap(value, edge - width - 1, break_long_words=False, break_on_hyphens=False)
+        if edge and width(value) > edge - name_width - 1 > 0:
+            lines = textwrap.wrap(value, edge - name_width - 1, break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
-            label = self.paint(f"{'' if number else name:<{width}}", "dim")
+            label = self.paint(f"{'' if number else name:<{name_width}}", "dim")
             self.line(f"{label} {self.paint(line, colour) if colour else line}")
 
     def note(self, text: str) -> None:
@@ -163,7 +181,7 @@ class Screen:
     def clipped(self, text: str) -> str:
         """``text``, which must not have colours yet, cut at the terminal's edge."""
         edge = self._size()[0]
-        return text if not edge or len(text) <= edge else text[: edge - 1] + "…"
+        return cut(text, edge) if edge else text
 
     @property
     def columns(self) -> int | None:

@@ -8,7 +8,7 @@ from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.losses import args_text
 from ctxd.formatting import count, moment
-from ctxd.terminal import Colour, cell
+from ctxd.terminal import Colour, cell, width
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, ResponseEvent, ToolCallEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -63,7 +63,7 @@ def _fitting(
 ) -> list[tuple[str, Colour | None]]:
     """Return ``more`` if it fits behind ``parts``: a text is cut only once nothing follows it."""
     edge = run.screen.columns
-    return [] if edge and sum(len(text) for text, _ in (*parts, *more)) > edge else more
+    return [] if edge and sum(width(text) for text, _ in (*parts, *more)) > edge else more
 
 
 def _beginning(format: str, delta: bytes) -> str:

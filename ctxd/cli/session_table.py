@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from ctxd.terminal import Screen
+from ctxd.terminal import Screen, width
 
 _COLUMNS: Final = ("SESSION", "UPDATED", "AGENT", "STATE", "PROJECT", "TURNS", "ACTIVE", "INDEX")
 _NUMBERS: Final = ("TURNS", "ACTIVE", "INDEX")
@@ -72,5 +72,5 @@ def _without(
 
 def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """The width of the table, of whose last column at most ``_LAST_CHARS`` count."""
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    widths = [max(map(width, column)) for column in zip(names, *rows, strict=True)]
     return sum(widths[:-1]) + min(widths[-1], _LAST_CHARS) + 2 * (len(widths) - 1)

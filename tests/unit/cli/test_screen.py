@@ -5,7 +5,7 @@ import io
 import pytest
 
 from ctxd import formatting
-from ctxd.terminal import _UNSAFE, Screen, cell, visible, wants_colour
+from ctxd.terminal import _UNSAFE, Screen, cell, cut, visible, wants_colour, width
 from tests.programs import run
 from tests.unit.cli.conftest import process, terminal
 
@@ -67,6 +67,41 @@ def test_a_table_sets_its_columns_to_their_widest_cell():
         "a              1  x\\ny",
         "long-name  1,000",
     ]
+
+
+def test_wide_characters_fill_two_columns_and_combining_marks_none(monkeypatch):
+    shown = made(is_terminal=True)
+    shown.colour = False
+    monkeypatch.setattr(Screen, "_size", lambda _: (18, 24))
+    shown.table(("NAME", "TEXT"), [("漢字かな", "one"), ("e\u0301", "修正してください"), ("👍🏽", "three")])
+    lines = shown.out.getvalue().splitlines()
+    assert lines == ["NAME      TEXT", "漢字かな  one", "e\u0301         修正し …", "👍🏽        three"]
+    assert max(map(width, lines)) <= 18
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "shown"),
+    [
+        ("plain", 5, "plain"),
+        ("plain", 4, "pla…"),
+        ("漢字", 4, "漢字"),
+        ("漢字", 3, "漢…"),
+        ("a漢字", 3, "a …"),
+        ("漢字", 1, "…"),
+    ],
+)
+def test_a_text_is_cut_to_the_columns_it_may_fill(text, columns, shown):
+    assert cut(text, columns) == shown
+    assert width(cut(text, columns)) <= columns
+
+
+def test_a_line_of_coloured_parts_ends_at_the_edge_of_the_terminal(monkeypatch):
+    screen = made(is_terminal=True)
+    screen.colour = True
+    monkeypatch.setattr(Screen, "_size", lambda _: (8, 24))
+    assert screen.spans(("ab", "yellow"), (" 漢字", None), ("gone", "dim")) == "\x1b[33mab\x1b[0m 漢字\x1b[2m…\x1b[0m"
+    assert screen.spans(("ab", None), ("cdefghij", "dim"), ("k", "dim")) == "ab\x1b[2mcdefg…\x1b[0m"
+    assert screen.spans(("ab", None), ("cdefgh", "dim")) == "ab\x1b[2mcdefgh\x1b[0m"
 
 
 def test_a_terminal_gets_colour_and_safe_content_and_a_pipe_gets_neither(daemon):
