@@ -34,6 +34,7 @@ def test_ctx_scan_finds_secrets_on_disk_and_never_shows_them(daemon: Running, tr
     assert ctx(daemon.socket, "scan", str(tree / "none")).returncode == 1
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SEC-7")
 def test_ctx_scan_finds_secrets_recorded_with_scanning_off(daemon: Running, start: Start, tree: Path) -> None:
     s = start(secrets="off")
@@ -46,6 +47,7 @@ def test_ctx_scan_finds_secrets_recorded_with_scanning_off(daemon: Running, star
     assert ctx(daemon.socket, "scan", "--all").returncode == 8
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SEC-7")
 def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
     daemon: Running, start: Start, tree: Path
@@ -80,6 +82,7 @@ def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
         assert any(place.startswith(was) for place, _ in found(*which, "--history")[1])
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SEC-7")
 def test_ctx_scan_finds_secrets_in_entries_and_in_declared_tools(daemon: Running, start: Start) -> None:
     s = start(secrets="off")
@@ -110,6 +113,7 @@ def test_ctx_scan_finds_secrets_in_entries_and_in_declared_tools(daemon: Running
     }
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SEC-7")
 def test_ctx_scan_finds_secrets_in_deltas_and_summaries_of_commits_of_clients(
     daemon: Running, client: SyncClient, start: Start
@@ -178,6 +182,7 @@ def test_ctx_scan_names_a_damaged_commit_beside_the_secrets_that_it_finds(tmp_pa
     assert f"1 commit cannot be read: commit:{made.commit}" in done.stderr
 
 
+@pytest.mark.own_daemon
 @pytest.mark.requirement("SEC-7")
 def test_a_scan_of_all_objects_is_independent_of_the_page_size(start: Start) -> None:
     sessions = [start(labels={"deploy": f"with {OTHER}"}) for _ in range(4)]
