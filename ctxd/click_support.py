@@ -149,9 +149,8 @@ def run(
         error.show()
         return usage_code
     except click.ClickException as error:
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else name
-        message = error.format_message().rstrip(".")
-        return report(Stop(usage_code, message, hint=f"see {path} --help", symbol="usage"))
+        message, hint = _usage_error(error, name)
+        return report(Stop(usage_code, message, hint=hint, symbol="usage"))
     except Stop as stop:
         return report(stop)
     except Exception as error:
@@ -159,6 +158,22 @@ def run(
         if expected is None:
             raise
         return report(expected)
+
+
+def _usage_error(error: click.ClickException, name: str) -> tuple[str, str]:
+    """Return the message and the remedy for wrong use of the program ``name``."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return error.format_message().rstrip("."), f"see {name} --help"
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("-s", "--session"):
+        for parameter in context.command.params:
+            if isinstance(parameter, click.Argument) and parameter.name in ("session", "sessions", "revision"):
+                takes = parameter.make_metavar(context).strip("[]")
+                return (
+                    f"No such option '{error.option_name}'",
+                    f"name the session as an argument: {context.command_path} {takes}",
+                )
+    return error.format_message().rstrip("."), f"see {context.command_path} --help"
 
 
 def current_directory() -> str | None:

@@ -177,6 +177,8 @@ def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon)
         (["sesion"], "ctx: no such command: 'sesion'; did you mean 'session'?; see ctx --help\n"),
         (["session", "shw"], "did you mean 'show'?; see ctx session --help"),
         (["status", "--nope"], "see ctx status --help"),
+        (["context", "-s", "s1"], "ctx: No such option '-s'; name the session as an argument: ctx context REV\n"),
+        (["session", "close", "--session", "s1"], "name the session as an argument: ctx session close SESSION\n"),
         (["--timeout", "nan", "status"], "'nan' is not a finite number"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
         (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount LEFT=RIGHT"),
