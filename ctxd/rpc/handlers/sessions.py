@@ -18,10 +18,10 @@ from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, start_of_tur
 from ctxd.sessions.export import Exports
 from ctxd.sessions.live_session import Accepted, LiveSession
 from ctxd.sessions.operation_table import Operations
+from ctxd.sessions.session_gc import SessionCollector
 from ctxd.sessions.session_listing import SessionLists
 from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_size, text_size
-from ctxd.sessions.trash import Trash
 from ctxd_protocol.methods import chat, session_list
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
@@ -42,7 +42,7 @@ class _SessionCalls:
     def __init__(self, operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> None:
         self._sessions = operations.sessions
         self._notices = notices
-        self._trash = Trash(operations.sessions)
+        self._collector = SessionCollector(operations.sessions)
         self._lists = lists
         self._exports = Exports(operations.sessions.store, operations.sessions.guard)
 
@@ -94,7 +94,7 @@ class _SessionCalls:
         return await self._lists.page(params)
 
     async def session_gc(self, caller: Caller, params: wire.SessionGcParams) -> wire.SessionGcResult:
-        return await self._trash.collect(caller, params)
+        return await self._collector.collect(caller, params)
 
     async def session_chat(self, caller: Caller, params: chat.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)

@@ -1,4 +1,4 @@
-"""The trash: empties sessions that were removed long ago, and moves sessions that have long been idle to the trash.
+"""``session.gc``: empties sessions that were removed long ago, and moves sessions long idle to the trash.
 
 A session is emptied in steps, each of which can be repeated and is durable before the next. First its head is marked,
 and the session no longer exists. Then its tool calls and observations, its records and entries, and its segments are
@@ -78,7 +78,7 @@ def gap_ms_max(keep_ms: int) -> int:
     return max(keep_ms // 3, GAP_MS_MIN)
 
 
-class Trash:
+class SessionCollector:
     """Collector of removed and of idle sessions. One collection runs at a time."""
 
     def __init__(self, sessions: Sessions) -> None:

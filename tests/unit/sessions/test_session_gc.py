@@ -1,4 +1,4 @@
-"""The trash: which sessions a collection empties or retires, and what it leaves."""
+"""Collection of sessions: the sessions that it empties or retires, and the data that it leaves."""
 
 from pathlib import Path
 from typing import Any
