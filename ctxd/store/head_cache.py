@@ -17,7 +17,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.store import journal
-from ctxd.store.idempotency import BloomFilter, Operation
+from ctxd.store.bloom_filter import BloomFilter
+from ctxd.store.idempotency import Operation
 from ctxd.store.version_reads import KEY_INDEXES, Reader, read_errors, run_read
 from ctxd.store.write_types import NOT_CACHED, NotCached, StoredWrite
 from ctxd.worker_threads import Lane, NoThread

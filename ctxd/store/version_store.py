@@ -24,11 +24,12 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.sqlite_file import Connection, DiskFailed, DiskFull, FileDamaged, SqlFailed
 from ctxd.store import state_directory
+from ctxd.store.bloom_filter import BloomFilter
 from ctxd.store.file_erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
-from ctxd.store.idempotency import BloomFilter, Operation, Resend, replay_of
+from ctxd.store.idempotency import Operation, Resend, replay_of
 from ctxd.store.journal import Row
 from ctxd.store.journal_followers import Follower, JournalGrowth
 from ctxd.store.journal_writer import Durations, JournalWriter
@@ -333,10 +334,8 @@ class VersionStore:
             return ("state.db", "state.db-wal")
 
     async def check_alive(self) -> None:
-        """Return once accepted writes are durable or have failed, and a read of the database has ended. Cancel: safe.
-
-        Raises: as ``get``.
-        """
+        """Return once accepted writes are durable or have failed, and a read of the database has ended. Raises: as
+        ``get``. Cancel: safe."""
         await self._read(lambda: is_unfinished(self._reader.connection))
 
     async def replay(self, key: Operation, call: Resend, *, heads: Iterable[str] = ()) -> Replay | None:

@@ -9,8 +9,8 @@ from ctxd import limits
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import SystemClock
 from ctxd.store import head_cache
+from ctxd.store.bloom_filter import BloomFilter
 from ctxd.store.head_cache import fill_bloom
-from ctxd.store.idempotency import BloomFilter
 from ctxd.store.version_reads import Reader
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
