@@ -22,7 +22,7 @@ from ctxd.indexing.file_version_decision import (
     is_due,
     is_overtaken,
 )
-from ctxd.indexing.path_resolution import HostVisibility
+from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.indexing.stale_files import OVERTAKEN_RETRIES, StaleFileReader
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise

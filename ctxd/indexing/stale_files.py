@@ -22,7 +22,7 @@ from ctxd.indexing.file_version_decision import (
     is_due,
     is_overtaken,
 )
-from ctxd.indexing.path_resolution import HostVisibility
+from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread

@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
-from ctxd.indexing.path_resolution import PLACED_IN_A_ROW
+from ctxd.indexing.host_visibility import PLACED_IN_A_ROW
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import AsOf, Document, Stored, file_stub

@@ -49,7 +49,7 @@ class MountTable:
         """``resolved`` are the canonical prefixes of ``mounts`` with symlinks resolved; empty: use them as given.
 
         ``filesystem_id`` is that of paths that no mount covers; a mount without one is on the host. ``by_device``: a
-        path that no mount covers is a host path, on the filesystem of its device. ``ctxd.indexing.path_resolution``
+        path that no mount covers is a host path, on the filesystem of its device. ``ctxd.indexing.host_visibility``
         looks up that filesystem; here such a path still gets ``filesystem_id``. ``observations`` is the filesystem id
         of the session's own observations.
         Raises: CtxdError invalid_path for a prefix that is not an absolute path, or a duplicate agent prefix.
