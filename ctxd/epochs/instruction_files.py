@@ -23,7 +23,7 @@ from ctxd.epochs.component_files import (
     nearest_repository,
     visible,
 )
-from ctxd.epochs.harness_places import INSTRUCTIONS, InstructionPlaces, Names, harness_of
+from ctxd.epochs.instruction_places import INSTRUCTIONS, InstructionPlaces, Names, harness_of
 from ctxd.epochs.tag_escaping import one_line, tagged
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise

@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.epochs.component import Component, Loaded, UnavailableComponent
 from ctxd.epochs.component_files import AgentFiles, FileText, directories_above, is_below, nearest_repository, visible
-from ctxd.epochs.harness_places import SKILLS, SkillPlaces, harness_of
+from ctxd.epochs.instruction_places import SKILLS, SkillPlaces, harness_of
 from ctxd.epochs.tag_escaping import one_line, tagged
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 

@@ -9,8 +9,8 @@ import pytest
 
 from ctxd.epochs.component import Loaded, UnavailableComponent
 from ctxd.epochs.component_files import FILE_BYTES_MAX, directories_above
-from ctxd.epochs.harness_places import harness_of
 from ctxd.epochs.instruction_files import InstructionFile, Instructions, imports_in
+from ctxd.epochs.instruction_places import harness_of
 from ctxd.sources.source_interface import Unreadable
 from ctxd.sources.user_rights import User
 from ctxd_protocol.session_types import Harness
