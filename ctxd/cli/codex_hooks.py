@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ctxd.cli.hook_settings import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, items_of
+from ctxd.cli.hook_groups import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, items_of
 from ctxd.cli.toml_edits import Edit, Statement, comments, edited, statements
 
 EVENTS: Final = (

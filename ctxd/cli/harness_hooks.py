@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import ctxd.hook
 from ctxd.cli import codex_hooks, json_edits
-from ctxd.cli.hook_settings import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, of_group
+from ctxd.cli.hook_groups import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, of_group
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd_client.context_tools import MODEL_TOOLS
 from ctxd_protocol.default_paths import home

@@ -19,7 +19,7 @@ from ctxd.cli.exit_codes import FAILURE, OK
 from ctxd.cli.git_hook import GitHookChange
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
-from ctxd.cli.hook_settings import UnsuitableFile
+from ctxd.cli.hook_groups import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.click_support import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
