@@ -77,10 +77,10 @@ from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.change_notices import NoticeFeeds
-from ctxd.sessions.file_tracking import Tracking
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_listing import SessionLists
+from ctxd.sessions.session_tracking import Tracking
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.host_files import HostFiles
 from ctxd.sources.project_lookup import ProjectLookup

@@ -17,9 +17,9 @@ from ctxd.indexing.stale_files import RefreshResult
 from ctxd.indexing.stub_discovery import FoundFile
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
-from ctxd.sessions.file_tracking import KIND
 from ctxd.sessions.live_session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.session_state import SessionState
+from ctxd.sessions.session_tracking import KIND
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.session_types import Reconciled
 

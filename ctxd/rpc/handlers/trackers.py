@@ -2,7 +2,7 @@
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.sessions.file_tracking import Row, Tracking, place_of
+from ctxd.sessions.session_tracking import Row, Tracking, place_of
 from ctxd_protocol.methods.trackers import TrackerListParams, TrackerListResult
 from ctxd_protocol.tracker_types import Tracker, WatcherKind, Watching
 

@@ -11,8 +11,8 @@ import pytest
 from ctxd import failpoints
 from ctxd.clock import SystemClock
 from ctxd.sessions import file_operations
-from ctxd.sessions.file_tracking import BUSY_S, KIND, Tracking
 from ctxd.sessions.live_session import WriteRequest
+from ctxd.sessions.session_tracking import BUSY_S, KIND, Tracking
 from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
