@@ -12,18 +12,11 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.commits.chain_walk import (
-    SNAPSHOT_COMMITS_MIN,
-    ChainWalk,
-    SnapshotReader,
-    Walked,
-    included,
-    keep_snapshot,
-    plan,
-)
+from ctxd.commits.chain_walk import ChainWalk, Walked, included
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
+from ctxd.commits.snapshot_making import SNAPSHOT_COMMITS_MIN, SnapshotReader, keep_snapshot, plan_snapshots
 from ctxd.errors import CtxdError
 from ctxd.fd_passing import PassedFile
 from ctxd.formats.cbor_array import UnreadableDelta
@@ -256,7 +249,7 @@ class Materializer:
 
     async def _make_snapshots(self, walk: ChainWalk) -> None:
         drops = self._snapshots.drops
-        for part in plan(await walk.run(self._store)):
+        for part in plan_snapshots(await walk.run(self._store)):
             refs = [each.content_ref for each in part if isinstance(each, Walked) and not each.fields.is_boundary]
             # Do not let content that is read once evict frequently read content.
             contents = await self._store.contents((ref for ref in refs if ref is not None), keep=False)

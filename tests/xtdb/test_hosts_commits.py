@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.commits.chain_walk import SNAPSHOT_COMMITS_MIN
+from ctxd.commits.snapshot_making import SNAPSHOT_COMMITS_MIN
 from ctxd.store.verify import search
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient

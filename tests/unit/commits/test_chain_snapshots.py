@@ -11,7 +11,7 @@ import cbor2
 import msgspec
 import pytest
 
-from ctxd.commits import chain_walk
+from ctxd.commits import chain_walk, snapshot_making
 from ctxd.commits.materialize import Materializer
 from ctxd.objects.commit_document import entity_id
 from ctxd.store import chain_snapshots
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _short_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_walk, "SNAPSHOT_COMMITS_MIN", 4)
+    monkeypatch.setattr(snapshot_making, "SNAPSHOT_COMMITS_MIN", 4)
     monkeypatch.setattr("ctxd.commits.materialize.SNAPSHOT_COMMITS_MIN", 4)
     monkeypatch.setattr("ctxd.commits.materialize._SNAPSHOT_EVERY", 8)
     monkeypatch.setattr(chain_walk, "_BATCH", 3)
@@ -195,16 +195,16 @@ async def test_a_purge_leaves_nothing_in_snapshots(tmp_path: Path) -> None:
         await settled(made)
         held = search(tmp_path, [b"text 7"], lambda *_: None)
         assert any(path.startswith("snapshots/") for path in held), "the search looks into them"
-        part = chain_walk.plan(await _walk(made, ids[-1]).run(made.store))
+        part = snapshot_making.plan_snapshots(await _walk(made, ids[-1]).run(made.store))
         assert not part, "all is in snapshots"
         snapshots = made.store.directory.snapshots
         drops = snapshots.drops
         walked = await _walk(made, ids[-1], plain=True).run(made.store)
-        (whole,) = chain_walk.plan(walked)
+        (whole,) = snapshot_making.plan_snapshots(walked)
         contents = await made.store.contents(each.content_ref for each in whole)  # type: ignore[union-attr,misc]
         purged = await made.call("object.purge", object=entity_id(ids[7]))
         assert purged.complete
-        chain_walk.keep_snapshot(snapshots, whole, contents, drops)
+        snapshot_making.keep_snapshot(snapshots, whole, contents, drops)
         assert not files(tmp_path)
         assert not search(tmp_path, [b"text 7"], lambda *_: None)
         assert await code_of(made.call("commit.materialize", commit=ids[-1], stop="root")) == "purged"
