@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ctxd.imports.copy_detection import LinesToRepeat
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.origin_candidates import OriginCandidates
+from ctxd.imports.origin_plans import LinesToRepeat
 from ctxd.imports.plan_types import Start
 from ctxd.imports.source_reading import PlannedSource
 from ctxd.imports.transcript_plan import TranscriptPlan

@@ -25,13 +25,14 @@ from ctxd.imports.busy_sources import BusySources
 from ctxd.imports.chain_starts import ChainStarts, UnderWay
 from ctxd.imports.changed_sources import ChangedSources
 from ctxd.imports.commit_batches import CommitBatches, Parent
-from ctxd.imports.copy_detection import CopyDetector, ImportedLines, copied_to
+from ctxd.imports.copy_detection import CopyDetector, copied_to
 from ctxd.imports.events_to_leave_out import events_to_leave_out, handed_over, read_session_events
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.import_lock import import_lock
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.origin_candidates import OriginCandidates
+from ctxd.imports.origin_plans import ImportedLines
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
