@@ -5,8 +5,6 @@ The daemon stores a state of each imported source, so that a repeated import rea
 commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
 """
 
-import posixpath
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 import anyio.lowlevel
-import msgspec
 from anyio.abc import TaskGroup
 
 from ctxd.clock import SystemClock
@@ -35,12 +32,12 @@ from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.origin_plans import ImportedLines
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
+from ctxd.imports.session_description import describe_session, directory_of
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
 from ctxd.task_groups import first_of
-from ctxd.transcripts.claude_sidecars import title_beside
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -49,7 +46,7 @@ from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, sourc
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
-from ctxd_protocol.session_types import PURGED_TEXT, SessionView
+from ctxd_protocol.session_types import SessionView
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -68,8 +65,6 @@ _QUIET_MS: Final = 3_600_000
 """Milliseconds without an event after which hooks are assumed to report nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
-_PATH_BYTES_MAX: Final = 4096
-_WINDOWS: Final = re.compile(r"([A-Za-z]):[\\/](.*)")
 
 
 class TranscriptImport:
@@ -357,7 +352,8 @@ class TranscriptImport:
         if done.is_within_copy and plan.outside:
             # Its origin may be gone once it has lines of its own.
             state.copy_end = copied_to(plan)
-        await self._describe(planned)
+        changed_at = self._changed_at(planned)
+        await describe_session(self._client, planned, self._listed, self._states, changed_at=changed_at)
         state.cuts = [*(state.cuts if not is_rewritten else ()), done.size]
         state.cuts, state.ends = sorted(set(state.cuts)), sorted(done.ends)
         state.size, state.digest = done.size, done.digest()
@@ -381,37 +377,6 @@ class TranscriptImport:
         self._state.note(source.path)
         self._origins.note_imported(source.path, source.root)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
-
-    async def _describe(self, planned: PlannedSource) -> None:
-        """Store title, times and grants from a source that was read to its end in its session, and the project if an
-        earlier import did not know the working directory, or the harness has moved the session since. A copy of a
-        session whose title or first prompt was purged has none. Raises: CallFailed."""
-        source, session = planned.source, planned.source.session
-        if source.format == "claude-code" and not source.agent and (title := title_beside(source.file)) is not None:
-            planned.done.facts.add_title_beside(title)
-        with suppress(NotFound):  # A source without a line of its own has no session.
-            is_listed = session in self._listed
-            view = self._listed[session] if is_listed else (await self._client.session_get(session)).session
-            known = None if view is None else view.recorded
-            directory = _new_directory(planned, view)
-            if (recorded := planned.done.facts.recorded(known, self._changed_at(planned))) != known:
-                recorded = msgspec.structs.replace(recorded, **await self._purged_facts(planned))
-            if recorded != known or directory != "/":
-                made = await self._client.session_annotate(
-                    session, recorded=recorded, directory=directory if directory != "/" else None
-                )
-                if is_listed:
-                    self._listed[session] = made.session
-
-    async def _purged_facts(self, planned: PlannedSource) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for path in {origin.source for origin, _ in planned.plan.outside.values()}:
-            origin = self._states[path].session if path in self._states else ""
-            with suppress(NotFound):
-                recorded = (await self._client.session_get(origin)).session.recorded if origin else None
-                gone = [name for name in ("title", "prompt") if getattr(recorded, name, "") == PURGED_TEXT]
-                found.update((name, PURGED_TEXT) for name in gone)
-        return found
 
     async def _copies(self, source: Transcript) -> CopyDetector:
         """Return the comparison of a source with the one whose beginning it may repeat, or after which it may begin."""
@@ -539,7 +504,7 @@ class TranscriptImport:
         )  # fmt: skip
         with suppress(Conflict):
             try:
-                await create(workdir=_directory_of(source.workdir))
+                await create(workdir=directory_of(source.workdir))
             except InvalidCall:
                 await create()
             self._listed[source.session] = None
@@ -551,26 +516,6 @@ def _run_ended_ns(source: Transcript) -> int:
     with suppress(OSError):
         return source.file.stat().st_mtime_ns if source.format in HEADLESS else 0
     return 0
-
-
-def _new_directory(planned: PlannedSource, view: SessionView | None) -> str:
-    """Return the directory for the project of a session: the one to which the harness has moved it since the last
-    import, as the user may have corrected an earlier one, or its working directory if it has no project. The root
-    directory if the project stays."""
-    moved = planned.done.facts.directory
-    if moved != planned.done.directory_before:
-        return _directory_of(moved)
-    return _directory_of(moved or planned.source.workdir) if view is not None and view.project is None else "/"
-
-
-def _directory_of(found: str) -> str:
-    """Return a working directory that a harness names; the root directory for a path that is not absolute. A path of
-    a Windows drive becomes its place in WSL (Windows Subsystem for Linux)."""
-    if (drive := _WINDOWS.fullmatch(found)) is not None:
-        found = f"/mnt/{drive[1].lower()}/{drive[2]}".replace("\\", "/").rstrip("/")
-    if not found.startswith("/") or "\0" in found or len(found.encode("utf-8", "surrogatepass")) > _PATH_BYTES_MAX:
-        return "/"
-    return posixpath.normpath(found)
 
 
 def _deltas(planned: PlannedSource, copies: CopyDetector) -> Iterator[PlannedDelta | None]:
