@@ -41,7 +41,7 @@ from ctxd.assembly.window_references import (
     tool_name,
 )
 from ctxd.epochs.component_changes import Differences
-from ctxd.epochs.epoch_state import EpochCause, EpochEvent, begin_epoch
+from ctxd.epochs.epoch_state import next_event
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of, unkept_text
 from ctxd.sessions.session_state import EventPosition
@@ -158,8 +158,9 @@ class Planner:
         """The batch as references. Files are noted last, as they depend on the calls."""
         batch, first = self._batch, not self._window.refs
         talk, place = self._conversation()
-        event, update = self._event(first), None
-        if updates := tuple(change for change in self._differing.changes if change.part != "baseline"):
+        changes, update = self._differing.changes, None
+        event = next_event(self._window.epoch, changes, self._tools, is_first=first)
+        if updates := tuple(change for change in changes if change.part != "baseline"):
             native = None if self._system_updates is None else self._system_updates != "none"
             update = EpochRef(key=self._key(), turn=self._turn, role="update", parts=updates, is_system=native)
             if self._system_updates != "behind_user":
@@ -191,20 +192,6 @@ class Planner:
             refs=tuple(refs), place=place, noted=noted, names=self._names, facts=self._facts, prompt=prompt,
             event=event, texts=self._differing.texts,
         )  # fmt: skip
-
-    def _event(self, first: bool) -> EpochEvent | None:
-        """The change of the epoch in this batch, None for none."""
-        state, changes = self._window.epoch, self._differing.changes
-        tools = None if self._tools == state.tools else self._tools
-        begins: EpochCause | None = None
-        if first:
-            begins = "compaction" if state.epoch else "first"
-        elif not state.epoch:
-            begins = "unknown"
-        if begins is not None:
-            event = begin_epoch(state, begins, changes)
-            return event if tools is None else msgspec.structs.replace(event, tools=tools)
-        return EpochEvent(epoch=state.epoch, changes=changes, tools=tools) if changes or tools is not None else None
 
     def _before_prompts(self, talk: Sequence[tuple[Ref, bool]]) -> int:
         """The index in ``talk`` after the last reply and its outputs: updates go before new messages of the user."""

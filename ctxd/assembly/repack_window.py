@@ -308,10 +308,9 @@ def _mark_ends(refs: list[Ref], items: list[tuple[WindowItem, ...]], gone: Seque
 
 def next_epoch(window: AppendWindow, planned: Planned, begins: EpochCause) -> EpochEvent:
     """The event of ``planned``, changed to begin an epoch after that of ``window``."""
-    changes = () if planned.event is None else planned.event.changes
-    event = begin_epoch(window.epoch, begins, changes)
-    tools = None if planned.event is None else planned.event.tools
-    return event if tools is None else msgspec.structs.replace(event, tools=tools)
+    if planned.event is None:
+        return begin_epoch(window.epoch, begins)
+    return begin_epoch(window.epoch, begins, planned.event.changes, planned.event.tools)
 
 
 def _answered(ref: Ref, item: WindowItem) -> str | None:

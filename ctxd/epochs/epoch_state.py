@@ -147,8 +147,32 @@ def append(state: EpochState, head: EpochHead, expected: EpochHead, event: Epoch
     return state if event is None else apply_event(state, event)
 
 
-def begin_epoch(state: EpochState, reason: EpochCause, changes: Iterable[ComponentChange] = ()) -> EpochEvent:
+def begin_epoch(
+    state: EpochState,
+    reason: EpochCause,
+    changes: Iterable[ComponentChange] = (),
+    tools: tuple[str, ...] | None = None,
+) -> EpochEvent:
     """The event that begins an epoch after ``state``: its baseline is ``believed``, and ``changes`` are updates after
-    it; in the very first epoch, ``changes`` may be the baseline."""
+    it; in the very first epoch, ``changes`` may be the baseline. ``tools``: those declared from now on, None for those
+    of ``state``."""
     kept = tuple(ComponentChange(key, "baseline", address) for key, address in state.believed.items())
-    return EpochEvent(epoch=state.epoch + 1, begins=reason, changes=(*kept, *changes), tools=state.tools)
+    declared = state.tools if tools is None else tools
+    return EpochEvent(epoch=state.epoch + 1, begins=reason, changes=(*kept, *changes), tools=declared)
+
+
+def next_event(
+    state: EpochState, changes: tuple[ComponentChange, ...], tools: tuple[str, ...] | None, *, is_first: bool
+) -> EpochEvent | None:
+    """The event after ``state`` for a request with ``changes`` that declares ``tools``, None if nothing changes.
+
+    ``is_first``: the request is the first of its window. ``tools``: None if the window is for no request.
+    """
+    declared = None if tools == state.tools else tools
+    if is_first:
+        return begin_epoch(state, "compaction" if state.epoch else "first", changes, declared)
+    if not state.epoch:
+        return begin_epoch(state, "unknown", changes, declared)
+    if not changes and declared is None:
+        return None
+    return EpochEvent(epoch=state.epoch, changes=changes, tools=declared)
