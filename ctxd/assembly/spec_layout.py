@@ -34,8 +34,8 @@ from ctxd.assembly.truncation import cut, cut_arguments
 from ctxd.assembly.window_references import arguments_of
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Content, Document, Stored, is_binary, require_text
-from ctxd.objects.kinds import state_of, unkept_kind
+from ctxd.objects.document import Content, Stored, is_binary, require_text
+from ctxd.objects.kinds import binary_text, state_of, unkept_kind
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.compaction_kept_messages import has_summary, kept_events
 from ctxd.sessions.live_session import LiveSession
@@ -181,6 +181,8 @@ PORTION_CHARACTERS: Final = 512 * 1024
 """Characters of active objects rendered before yielding: about 2 ms; each object counts as a thousand more."""
 
 _PIECE_CHARACTERS: Final = 1_000
+
+_BINARY_HINT: Final = ": object.get returns them in base64"
 
 _ENTRY_BYTES: Final = 300
 """Approximate memory of a small entry of a dict: its key, and a tuple or structure without its texts."""
@@ -425,7 +427,7 @@ class ActiveSection:
                 raise view.too_long(chars)
             for id in some:
                 stored = shown[id]
-                content = require_text(texts[refs[id]]) if id in refs else _stub(stored.document)
+                content = require_text(texts[refs[id]]) if id in refs else binary_text(stored.document, _BINARY_HINT)
                 text = render_active(live.settings.renamed.get(id, id), content)
                 kept[id] = view.piece(
                     self.section, id, text, reason="", object=id, tx=stored.tx, valid_time=stored.valid_time
@@ -453,12 +455,6 @@ def why_active(state: SessionState, id: str) -> Reason:
         return "activated explicitly"
     # An active tool call that was not chosen is in ``recency``; a file never is.
     return "recent tool call" if id in state.recency else "read"
-
-
-def _stub(document: Document) -> str:
-    """The line that stands for binary content."""
-    payload = document.payload
-    return f"[{payload['media_type']}, {payload['size_bytes']:,} bytes: object.get returns them in base64]"
 
 
 def _pool_line(view: View, id: str, stored: Stored) -> str:

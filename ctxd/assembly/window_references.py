@@ -31,7 +31,7 @@ from ctxd.assembly.window_items import (
 from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText, EpochEvent
 from ctxd.objects.document import Content, Stored, is_binary
 from ctxd.objects.generated_ids import is_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.kinds import binary_text, is_purged
 from ctxd.secrets.policy import IMAGE_MEDIA_TYPES
 from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
@@ -435,7 +435,7 @@ def _content(stored: Stored, contents: Mapping[str, Content]) -> str:
     if is_purged(stored.document):
         return "[purged]"
     if is_binary(stored.document):
-        return f"[{stored.document.payload['media_type']}, {stored.document.payload['size_bytes']:,} bytes]"
+        return binary_text(stored.document)
     content = "" if stored.content_ref is None else contents[stored.content_ref]
     return content if isinstance(content, str) else content.decode(errors="replace")
 

@@ -117,3 +117,8 @@ def unkept_text(document: Document) -> str:
     """The kind of ``unkept_kind`` with the size of the file, for a reader; empty for any other version."""
     kind = unkept_kind(document)
     return "" if kind is None else f"{kind.replace('_', ' ')}, {document.payload['size_bytes']:,} bytes"
+
+
+def binary_text(document: Document, hint: str = "") -> str:
+    """The line that stands for the binary content of the version, with ``hint`` behind its size."""
+    return f"[{document.payload['media_type']}, {document.payload['size_bytes']:,} bytes{hint}]"
