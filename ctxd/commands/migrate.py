@@ -75,8 +75,8 @@ def migrate(
 def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
     from ctxd import sqlite_file
     from ctxd.store import state_directory
-    from ctxd.store.journal import SCHEMA_VERSION
     from ctxd.store.migrations import migrate, migrations_of
+    from ctxd.store.schema import SCHEMA_VERSION
 
     with working():
         held = state_directory.hold_existing(root)

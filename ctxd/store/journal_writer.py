@@ -24,7 +24,7 @@ from ctxd.failpoints import ARMED, hit
 from ctxd.file_writes import erase
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import commit_index, component_text_index, damage_checks, journal, migrations
+from ctxd.store import commit_index, component_text_index, damage_checks, journal, migrations, schema
 from ctxd.store import purge as purging
 from ctxd.store.compression import JOURNAL_WALK, Compression
 from ctxd.store.head_witness import Head, WitnessFile
@@ -182,13 +182,13 @@ class JournalWriter:
 
     def _create(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute(journal.TABLES).fetchall()
+        self._connection.execute(schema.TABLES).fetchall()
         self._versions.create()
         self._set_meta("genesis", os.urandom(32))
         self._set_meta("incarnation", bytes(8))
         journal.renew_journal_id(self._connection)
         journal.become_writer(self._connection)
-        self._connection.execute(f"PRAGMA user_version={journal.SCHEMA_VERSION}")
+        self._connection.execute(f"PRAGMA user_version={schema.SCHEMA_VERSION}")
         self._connection.execute("COMMIT")
 
     def _read_tail(self) -> str:

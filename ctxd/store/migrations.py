@@ -13,7 +13,7 @@ from ctxd import sqlite_file
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
 from ctxd.file_writes import sync_folder
-from ctxd.store.journal import SCHEMA_VERSION
+from ctxd.store.schema import SCHEMA_VERSION
 
 _EXIT_NEWER: Final = 78
 _PAGES_STEP: Final = 4_096

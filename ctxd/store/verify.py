@@ -25,7 +25,7 @@ from ctxd.objects.commit_document import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
-from ctxd.store import chain_snapshots, commit_index, component_text_index, damage_checks, journal
+from ctxd.store import chain_snapshots, commit_index, component_text_index, damage_checks, journal, schema
 from ctxd.store.head_witness import WitnessFile
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.state_directory import SEARCH_INDEX
@@ -297,16 +297,16 @@ class _Verification:
     def _structure(self) -> Iterator[Report]:
         yield self._phase("structure")
         version = int(self._connection.pragma("user_version"))
-        if 0 < version < journal.SCHEMA_VERSION:
-            message = f"the schema is {version}, not {journal.SCHEMA_VERSION}: start the daemon or run ctxd migrate"
+        if 0 < version < schema.SCHEMA_VERSION:
+            message = f"the schema is {version}, not {schema.SCHEMA_VERSION}: start the daemon or run ctxd migrate"
             self._report.note("warning", message)
-        elif version > journal.SCHEMA_VERSION:
+        elif version > schema.SCHEMA_VERSION:
             message = (
-                f"the schema is {version}, not {journal.SCHEMA_VERSION}: verify it with the newer ctxd that wrote it"
+                f"the schema is {version}, not {schema.SCHEMA_VERSION}: verify it with the newer ctxd that wrote it"
             )
             self._report.note("damage", message)
-        elif version != journal.SCHEMA_VERSION:
-            self._report.note("damage", f"the schema is {version}, not {journal.SCHEMA_VERSION}")
+        elif version != schema.SCHEMA_VERSION:
+            self._report.note("damage", f"the schema is {version}, not {schema.SCHEMA_VERSION}")
         for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):
             if line != "ok":
                 self._report.note("damage", f"SQLite: {line}")

@@ -8,14 +8,14 @@ from ctxd import sqlite_file
 from ctxd.backends import sqlite as numbers
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
-from ctxd.store import journal
+from ctxd.store import schema
 from tests.suites.backend import EmbeddedSuite
 
 
 @pytest.fixture
 def connection(tmp_path):
     connection = sqlite_file.open_writer(tmp_path / "versions.db")
-    connection.execute(journal.TABLES).fetchall()
+    connection.execute(schema.TABLES).fetchall()
     yield connection
     connection.close()
 

@@ -21,7 +21,7 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
-from ctxd.store import journal
+from ctxd.store import journal, schema
 from ctxd.store.backup import backup, restore
 from ctxd.store.compression import Compression
 from ctxd.store.damage_checks import check
@@ -480,7 +480,7 @@ async def test_rows_of_the_schema_before_are_compressed_once_the_store_is_idle(t
         await idle(store)
         assert await store.history("target", content=True) == before
     assert forms(root)[0][:3] == [True] * 3
-    assert sqlite_file.user_version(root / "state.db") == journal.SCHEMA_VERSION
+    assert sqlite_file.user_version(root / "state.db") == schema.SCHEMA_VERSION
     verified(root)
 
 

@@ -8,8 +8,8 @@ import pytest
 from ctxd import sqlite_file
 from ctxd.errors import StateDirError
 from ctxd.store import migrations
-from ctxd.store.journal import SCHEMA_VERSION
 from ctxd.store.purge import KIND
+from ctxd.store.schema import SCHEMA_VERSION
 from ctxd.store.verify import verify
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
