@@ -184,4 +184,4 @@ def test_a_session_begins_with_no_more_than_64_mib(tmp_path: Path) -> None:
                 assert client.session_create(context=StartContext(commit=parent)).session.agent == "a"
         with refused("too_large") as error:
             client.session_create(context=StartContext(commit=parent))
-        assert "67,108,864 at most" in str(error.value) and "compaction" in str(error.value)
+        assert "at most 67,108,864" in str(error.value) and "compaction" in str(error.value)
