@@ -47,6 +47,8 @@ def chat(run: Invocation, revision: str | None, everything: bool) -> None:
             shown.show(logged)
         if is_empty and turn is None and (tip := client.commit_resolve(session=found.session).commit) is not None:
             _show_commit(run, client, shown, found.session, tip)
+        if not is_empty and turn is None:
+            _note_events_in_commits(run, client, found.session)
     if shown.hidden:
         run.screen.note(f"hidden: {count(shown.hidden, 'event')} without text; --all shows them")
 
@@ -66,6 +68,7 @@ class _Shown:
         self._client = client
         self._session = session
         self._everything = everything
+        self._tools: dict[str, str] = {}
         self.hidden = 0
 
     def show(self, logged: LoggedEvent) -> None:
@@ -81,10 +84,7 @@ class _Shown:
         if (is_thought or event["event"] == "opaque") and not self._everything:
             self.hidden += 1
             return
-        name = " ".join(cell(str(event[key])) for key in ("event", "tool") if event.get(key)).replace("_", " ", 1)
-        if self._everything and event["event"] == "opaque" and event.get("kind"):
-            name += f" {cell(str(event['kind']))}"
-        self._screen.line(self._screen.paint(f"turn {turn}, {place}: {name}", "yellow"))
+        self._screen.line(self._screen.paint(f"turn {turn}, {place}: {cell(self._heading(event))}", "yellow"))
         if event["event"] == "tool_result":
             self._print_output(event)
             return
@@ -93,27 +93,42 @@ class _Shown:
         for text in texts:
             self._print_lines(text.split("\n") if text else ())
 
+    def _heading(self, event: dict[str, Any]) -> str:
+        """The kind of an event; its tool, failure and agent. Calls may run at once, so a result names its tool too."""
+        words = [event["event"].replace("_", " "), event.get("tool") or ""]
+        match event["event"]:
+            case "tool_call":
+                self._tools[event["call"]] = event["tool"]
+            case "tool_result":
+                words.append(self._tools.pop(event.get("call") or "", ""))
+                words.append("(failed)" if event.get("is_error") else "")
+            case "system" | "opaque":
+                words.append(event.get("kind") or "")
+        words.append(f"(sub-agent {event['sidechain']})" if event.get("sidechain") else "")
+        return " ".join(filter(None, words))
+
     def _print_output(self, event: dict[str, Any]) -> None:
         object, text = event.get("object"), event.get("text") or ""
         whole = "--all shows it"
         if object:
             whole = shlex.join(("ctx", "object", "cat", object, "-s", self._session))
-            text = text or self._content(object)
-            if not text:
-                self._print_lines([whole])
-                return
+            text = text or self._recorded_output(object, whole)
         lines, left = (text.split("\n"), 0) if self._everything else _beginning(text)
         self._print_lines(lines if text else ())
         if left:
             self._screen.line(self._screen.paint(f"    … {count(left, 'more character')}: {cell(whole)}", "dim"))
 
-    def _content(self, object: str) -> str:
-        """The output of a recorded call; empty if it cannot be read here, or is not text."""
+    def _recorded_output(self, object: str, command: str) -> str:
+        """The output of a recorded call or a note in its place; ``command`` if it cannot be read here or is not text."""
         try:
-            payload = self._client.object_get(object, session=self._session).object.payload
+            found = self._client.object_get(object, session=self._session).object
         except CallFailed:
-            return ""
-        return "" if "encoding" in payload else payload.get("content") or ""
+            return command
+        if found.state == "purged":
+            return "[purged]"
+        if "encoding" in found.payload or found.payload.get("content") is None:
+            return command
+        return found.payload["content"] or "(no output)"
 
     def _print_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -142,6 +157,18 @@ def _show_commit(run: Invocation, client: SyncClient, shown: _Shown, session: st
         else:
             shown.show_text(turn, place, members)
         place += 1
+
+
+def _note_events_in_commits(run: Invocation, client: SyncClient, session: str) -> None:
+    """Note that commits of a session have messages that its chat lacks: an import adds those that hooks missed."""
+    from ctxd.formats import events_v1
+
+    for each in client.commit_list(session=session, limit=PAGE_ITEMS_MAX).commits:
+        # The daemon's own commits of a chat are in its own format.
+        if each.message_count and each.format != events_v1.NAME:
+            shown = f"ctx materialize {session} --format narrative-v1"
+            run.screen.note(f"some messages are only in commits, such as {each.commit}, and not in the chat: {shown}")
+            return
 
 
 def _beginning(text: str) -> tuple[list[str], int]:

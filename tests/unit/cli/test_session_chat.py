@@ -5,7 +5,14 @@ import json
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_protocol.event_types import OpaqueEvent, PromptEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import (
+    OpaqueEvent,
+    PromptEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 
 LONG = "\n".join(f"line {number}\tof the output" for number in range(1, 41)) + "\n"
 
@@ -61,6 +68,49 @@ def test_the_output_of_a_tool_call_is_cut_whether_recorded_or_imported(real, emp
     assert "    … 1,500 more characters: --all shows it" in rows
     assert rows[-1].endswith(": tool result")
     assert "line 40" in real("session", "chat", empty.id, "--all").out
+
+
+@pytest.mark.requirement("CLI-15")
+def test_a_heading_names_the_tool_of_a_result_its_failure_and_the_agent(real, empty):
+    empty.client.session_append(
+        empty.id,
+        events=[
+            ToolCallEvent(call="a", tool="Bash"),
+            ToolCallEvent(call="b", tool="Read", sidechain="agent-1"),
+            ToolResultEvent(call="b", text="text", sidechain="agent-1"),
+            ToolResultEvent(call="a", text="not found", is_error=True),
+            SystemEvent(kind="session_end", text="other"),
+        ],
+    )
+    headings = [row.partition(": ")[2] for row in real("session", "chat", empty.id).out.splitlines() if row[0] != " "]
+    assert headings == [
+        "tool call Bash", "tool call Read (sub-agent agent-1)", "tool result Read (sub-agent agent-1)",
+        "tool result Bash (failed)", "system session_end",
+    ]  # fmt: skip
+
+
+@pytest.mark.requirement("CLI-15")
+def test_an_empty_output_and_a_purged_one_are_not_taken_for_cut_ones(real, empty):
+    empty.tool("bash", {"command": "true"}, output="")
+    purged = empty.tool("bash", {"command": "env"}, output="a secret")
+    empty.client.object_purge(purged.record.object)
+    rows = real("session", "chat", empty.id).out.splitlines()
+    assert [row.strip() for row in rows if row.startswith("    ") and "command" not in row] == [
+        "(no output)",
+        "[purged]",
+    ]
+
+
+@pytest.mark.requirement("CLI-15")
+def test_messages_that_only_a_commit_has_are_pointed_out(real, empty):
+    empty.user("a question")
+    assert real("session", "chat", empty.id).err == ""
+    delta = claude("assistant", [{"type": "text", "text": "an answer that no hook saw"}])
+    made = empty.client.commit_checkpoint("claude-code-v1", delta, session=empty.id).commit.commit
+    ran = real("session", "chat", empty.id)
+    assert "a question" in ran.out and made in ran.err
+    assert f"ctx materialize {empty.id} --format narrative-v1" in ran.err
+    assert real("session", "chat", f"{empty.id}@1").err == ""
 
 
 @pytest.mark.requirement("CLI-15")
