@@ -119,7 +119,7 @@ class _Shown:
             self._screen.line(self._screen.paint(f"    … {count(left, 'more character')}: {cell(whole)}", "dim"))
 
     def _recorded_output(self, object: str, command: str) -> str:
-        """The output of a recorded call or a note in its place; ``command`` if it cannot be read here or is not text."""
+        """The output of a recorded call, or a note in its place; ``command`` if it cannot be read here."""
         try:
             found = self._client.object_get(object, session=self._session).object
         except CallFailed:
