@@ -248,7 +248,8 @@ class Archive:
         newest = await self.newest(session)
         if newest is None:
             await self._sessions.live(session)
-            raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint="Call context.assemble.")
+            hint = "Call context.assemble, or commit.materialize for a conversation that hooks or an import recorded."
+            raise CtxdError("assembly_not_found", f"session {session} has no assembly", hint=hint)
         if number is not None:
             hint = f"Valid numbers are 1 to {read_record(newest).number}."
             raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
