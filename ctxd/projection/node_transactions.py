@@ -296,25 +296,33 @@ class Stream:
         try:
             ops, refs = await self._thread.run(self._rows.operations, guarded.pieces, self._texts, put)
             tx_id, at = await self._append(after, [*guarded.ops, *ops])
-        except CtxdError as error:
-            if error.code in ("store_failed", "disk_full"):
-                raise Stopped(f"the journal cannot be read: {error.message}") from error
-            if self._read_again != first.seq:
-                # A purge may have erased the text since the row was read, which changed the row.
-                self._read_again = first.seq
-                self._buffer.clear()
-                return None
-            return await self._isolate(batch, error.message)
-        except (Refused, ValueError) as error:
-            if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:
-                # A refusal may be accidental: send the batch again before a row is left out for good.
-                self._refused_once = first.seq
-                return None
-            return await self._isolate(batch, str(error))
+        except (CtxdError, Refused, ValueError) as error:
+            if self._ownership is not None:
+                self._ownership.undo(guarded)
+            return await self._not_sent(batch, error)
         self._texts.add(refs)
         size = sum(piece.size for piece in batch)
         full = 2 * versions > allowed.versions or 2 * size > allowed.bytes
         return Sent(self._tip, after, tx_id, at, len(batch), versions, full=full, matched=_matched(guarded))
+
+    async def _not_sent(self, batch: list[ProjectedRow], error: Exception) -> Sent | None:
+        """Retry ``batch``, which could not be submitted because of ``error``, or a part of it. Returns: as
+        ``_submit``."""
+        seq = batch[0].seq
+        if isinstance(error, CtxdError):
+            if error.code in ("store_failed", "disk_full"):
+                raise Stopped(f"the journal cannot be read: {error.message}") from error
+            if self._read_again != seq:
+                # A purge may have erased the text since the row was read, which changed the row.
+                self._read_again = seq
+                self._buffer.clear()
+                return None
+            return await self._isolate(batch, error.message)
+        if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != seq:
+            # A refusal may be accidental: send the batch again before a row is left out for good.
+            self._refused_once = seq
+            return None
+        return await self._isolate(batch, str(error))
 
     async def _guarded(self, batch: list[ProjectedRow]) -> Guarded:
         if self._ownership is None:

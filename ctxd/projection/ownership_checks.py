@@ -130,10 +130,14 @@ class OwnershipLost(Exception):
 
 
 class Guarded(msgspec.Struct, frozen=True):
-    """A batch without its fenced rows, and the operations that bind it to the owners of its sessions."""
+    """A batch without its fenced rows, and the operations that bind it to the owners of its sessions.
+
+    ``owners``: those before and after the batch, by session.
+    """
 
     pieces: list[ProjectedRow]
     ops: list[Op]
+    owners: dict[str, tuple[Owner | None, Owner]] = {}
 
 
 class Ownership:
@@ -210,7 +214,7 @@ class Ownership:
         self._known[session] = owner
 
     async def guard(self, node: Node, batch: Sequence[ProjectedRow]) -> Guarded:
-        """Return ``batch`` in the form to project; later batches assume its outcome.
+        """Return ``batch`` in the form to project; later batches assume its outcome, unless ``undo`` is called.
 
         Raises: OwnershipLost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's
         document that this version does not write. Cancel: safe.
@@ -223,6 +227,8 @@ class Ownership:
         owned = {piece.session: None for piece in pieces if piece.session is not None and self._touches(piece)}
         sessions = [session for session in owned if session is not None]
         await self._look_up(node, [session for session in sessions if session not in self._known])
+        rest = await self._resting(pieces)
+        # An owner may be learned during any await, so the owners are compared after the last one.
         lost = {
             session: owner
             for session in sessions
@@ -230,14 +236,21 @@ class Ownership:
         }
         if lost:
             raise OwnershipLost(lost, batch[0].seq)
-        rest = await self._resting(pieces)
-        ops: list[Op] = []
+        guarded = Guarded(pieces, [])
         for session in sessions:
             before = self._known[session]
             after = self._next(before, rest.get(session))
-            ops += owner_record.change(session, before, after)
+            guarded.ops.extend(owner_record.change(session, before, after))
+            guarded.owners[session] = before, after
             self._known[session] = after
-        return Guarded(pieces, ops)
+        return guarded
+
+    def undo(self, guarded: Guarded) -> None:
+        """Assume that ``guarded`` has no outcome: it was not submitted."""
+        for session, (before, after) in guarded.owners.items():
+            # An owner learned meanwhile is newer.
+            if self._known.get(session) is after:
+                self._known[session] = before
 
     def _next(self, owner: Owner | None, rests: bool | None) -> Owner:
         """Return ``owner`` after a batch with rows of its session. ``rests``: True if the head in it is not active,

@@ -7,10 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
-from ctxd.objects.document import AsOf, Document
+from ctxd.objects.document import AsOf, Document, encode_document
 from ctxd.projection import owner_record, projection_loop
+from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.store.purge import KIND
@@ -18,6 +20,7 @@ from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import ROOM, Projecting, compared, level
 from tests.unit.store.documents import document, write
+from tests.unit.store.running import damage_artifacts, put
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +61,7 @@ async def host(root: Path, node: MemoryNode) -> AsyncIterator[Host]:
     async with anyio.create_task_group() as group:
         await group.start(store.run)
         store.ownership.open(await store.scan(FENCES), store.settle)
-        with anyio.fail_after(30):
+        with anyio.fail_after(15):
             yield store
         group.cancel_scope.cancel()
     assert store.faults == []
@@ -250,6 +253,47 @@ async def test_an_owner_change_during_a_batch_quarantines_no_row(tmp_path, node)
     found = await compared(tmp_path / "a", node.connect)
     assert found.equal
     assert found.problems == []
+
+
+@pytest.mark.requirement("PRJ-4")
+@pytest.mark.parametrize("before, change", [([], "active"), (["active"], "paused"), (["active", "paused"], "active")])
+@pytest.mark.parametrize("cause", ["refusal", "damage"])
+async def test_a_bad_row_in_a_batch_that_changes_an_owner_is_quarantined_alone(tmp_path, node, before, change, cause):
+    async with host(tmp_path / "a", node) as a:
+        for number, state in enumerate(before):
+            a.submit(write(head(state), segment(number)))
+            await level(a)
+        node.down = True
+        a.submit(write(head(change), segment(len(before))))
+        bad = document("bad", "x" * (1_500_000 if cause == "damage" else 1), tool="x")
+        await (await put(a, bad)).wait()
+        await a.submit(write(document("after", "fine"))).wait()
+        if cause == "damage":
+            damage_artifacts(tmp_path / "a")
+        else:
+            node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"] == "bad"
+        node.down = False
+        await level(a)
+        assert a.projection.status().quarantined == (len(before) + 2,)
+        assert await owner(node) == Owner(writer=a.writer, token=max(1, len(before)), released=change == "paused")
+        assert a.lost == []
+
+
+async def test_an_owner_learned_while_a_batch_is_checked_stops_the_batch(node):
+    mine, theirs = Owner(writer="a" * 32, token=1), Owner(writer="b" * 32, token=2)
+    assert await node.committed(await node.submit(owner_record.change("s1", None, mine)), timeout_s=1)
+
+    async def heads(ids):
+        ownership.learn("s1", theirs)
+        return {}
+
+    ownership = Ownership(heads)
+    ownership.open((), lambda lost: anyio.sleep(0))
+    ownership.begin(mine.writer)
+    paused = head("paused")
+    row = ProjectedRow(1, "", "s1", (Version(paused.id, 1, 1, 1, encode_document(paused)),), 10)
+    with pytest.raises(OwnershipLost):
+        await ownership.guard(node, [row])
 
 
 async def test_a_text_evicted_by_another_host_is_put_again_by_its_next_writer(tmp_path, node):
