@@ -130,11 +130,11 @@ class Projection:
         self._high_water.rise(head)
         each = self._rows.bytes_each(reached)
         self._progress.waiting.begin(reached, head, each, self._clock.monotonic())
-        self._keep()
+        self._keep(self._watermark())
 
     def close(self) -> None:
         """Close the journal. Blocks."""
-        self._keep()
+        self._keep(self._watermark())
         self._rows.close()
 
     async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -301,16 +301,19 @@ class Projection:
         while True:
             await self._clock.sleep(RECORD_S)
             if kept != self._progress.changes:
-                changes = self._progress.changes
+                changes, record = self._progress.changes, self._watermark()
                 # Without a thread, it is kept in the next turn.
                 with suppress(NoThread):
-                    await keeping.run(self._keep)
+                    await keeping.run(self._keep, record)
                     kept = changes
 
-    def _keep(self) -> None:
+    def _watermark(self) -> Watermark:
         progress = self._progress
-        reasons = {seq: reason for seq, reason in progress.reasons.items() if seq in progress.quarantined}
-        record = Watermark(progress.cursor, progress.waiting.reached, reasons)
+        quarantined = frozenset(progress.quarantined)
+        reasons = {seq: reason for seq, reason in progress.reasons.items() if seq in quarantined}
+        return Watermark(progress.cursor, progress.waiting.reached, reasons)
+
+    def _keep(self, record: Watermark) -> None:
         try:
             save_watermark(self._record, record)
         except OSError as error:

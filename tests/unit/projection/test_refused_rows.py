@@ -1,5 +1,7 @@
 """A row that the node refuses is found, left out alone, and reported."""
 
+import time
+
 import pytest
 
 from ctxd.backends.xtdb.messages import PutDoc
@@ -37,6 +39,21 @@ class TestPoison:
         async with projecting(root, node.connect) as store:
             await level(store)
             assert "2 (invalid tx-op)" in store.status().projection.reason
+
+    async def test_rows_may_be_quarantined_while_the_reasons_are_saved(self, root, node, monkeypatch):
+        class SlowlyRead(dict[int, str]):
+            def items(self):
+                for item in super().items():
+                    time.sleep(0.002)
+                    yield item
+
+        monkeypatch.setattr(projection_loop, "RECORD_S", 0.01)
+        node.refuses = lambda op: isinstance(op, PutDoc) and op.doc["xt/id"].startswith("t")
+        async with projecting(root, node.connect) as store:
+            store.projection._progress.reasons = SlowlyRead()
+            fill(store, 20)
+            await level(store)
+            assert len(store.status().projection.quarantined) == 20
 
     async def test_a_node_that_refuses_everything_quarantines_no_row(self, root, node):
         async with projecting(root, node.connect) as store:
