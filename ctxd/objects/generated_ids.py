@@ -84,6 +84,13 @@ def session_of(id: str) -> str | None:
     return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
 
 
+def id_in(session: str, id: str) -> str:
+    """Return the id in ``session`` of the entity that is ``id`` in the session that it belongs to."""
+    kind, _, rest = id.partition(":")
+    _, mark, name = rest.partition("#")
+    return f"{kind}:{session}{mark}{name}"
+
+
 def segments_prefix(session: str) -> str:
     """Return the prefix of the ids of all segments of ``session``, and of no others."""
     return f"segment:{session}#"

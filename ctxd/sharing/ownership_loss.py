@@ -6,6 +6,7 @@ is lost, even if the session returns before its loss is detected; an interrupted
 
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from typing import Final
 
 import anyio
@@ -15,7 +16,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import STORED_NAMES, commit_hash
 from ctxd.objects.document import AsOf, Document, Page, Stored
-from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
+from ctxd.objects.generated_ids import assemblies_prefix, entries_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
@@ -39,7 +40,7 @@ CLAIM_WAIT_S: Final = 5.0
 _COMMITS_AT_ONCE: Final = 64
 _LOOK_S: Final = 0.05
 _SESSION_CHARS: Final = 96
-"""Characters of a session's id at the start of its branch's id, which with its suffix must fit an id."""
+"""Maximum characters from a session's id in its branch's id, which with its suffix must fit an id."""
 
 
 class OwnershipLoss:
@@ -235,7 +236,7 @@ class OwnershipLoss:
         """True if rows from ``first`` on change more of ``session`` than its state, and are not copies."""
         first = max(first, self._imported.get(session, 0) + 1)
         prompt, head = str(system_prompt_id(session)), str(session_object_id(session))
-        newest = list((await self._store.heads((prompt,))).values())
+        newest = [*(await self._store.heads((prompt,))).values(), *await self._store.scan(entries_prefix(session))]
         for prefix in (segments_prefix(session), assemblies_prefix(session)):
             newest += await self._store.scan(prefix, page=Page(limit=1, ascending=False))
         if any(stored is not None and stored.tx >= first for stored in newest):
@@ -245,7 +246,11 @@ class OwnershipLoss:
 
     def _branch_id(self, session: str) -> str:
         """Return the id of the next branch: the same after an interruption, and another one after each fence."""
-        return f"{session[:_SESSION_CHARS]}@{self._store.writer[:8]}.{self._ownership.fences.count(session) + 1}"
+        name = session
+        if len(session) > _SESSION_CHARS:
+            # Sessions that begin alike have different branches.
+            name = f"{session[: _SESSION_CHARS - 9]}.{sha256(session.encode()).hexdigest()[:8]}"
+        return f"{name}@{self._store.writer[:8]}.{self._ownership.fences.count(session) + 1}"
 
 
 def _of_session(stored: Stored, session: str) -> Document:

@@ -26,6 +26,7 @@ from ctxd.objects.generated_ids import (
     assemblies_prefix,
     component_texts_prefix,
     entries_prefix,
+    id_in,
     number_of,
     segments_prefix,
 )
@@ -40,8 +41,7 @@ from ctxd.sharing.commit_rewriter import SourceCommit, ids_instead, is_one_commi
 from ctxd.sharing.prefetched_texts import PrefetchedTexts
 from ctxd.sharing.session_rewriter import (
     INNER,
-    PARTS,
-    PROMPT,
+    TEXTS,
     Destination,
     PlannedWrite,
     SessionRewriter,
@@ -308,9 +308,10 @@ async def read_destination(
     taken = [
         id for id, stored in objects.items() if stored is not None and history.objects[id][-1].document.type != "file"
     ]
-    prompt_id, head_id = system_prompt_id(session), session_object_id(session)
-    heads = await store.heads((prompt_id, head_id))
-    prompt, head = heads[prompt_id], heads[head_id]
+    head_id = session_object_id(session)
+    head = (await store.heads((head_id,)))[head_id]
+    texts = {id_in(session, stored.document.id) for stored in (*history.prompts, *history.parts)}
+    newest = await store.heads(texts)
     here = LocalSession(store)
     segments, assemblies = await _inner(here, await _line_of(here, session))
     commits = await store.heads([each.stored.document.id for each in history.commits])
@@ -327,7 +328,7 @@ async def read_destination(
         aliases=await store.heads([alias for id in taken for alias in aliases_of(session, id)]),
         segments=tuple(segments),
         assemblies=tuple(assemblies),
-        prompt=None if prompt is None or fences.skips(prompt_id, prompt.tx) else prompt,
+        texts={id: each for id, each in newest.items() if each is not None and not fences.skips(id, each.tx)},
         fenced=frozenset(
             each.document.id for each in (*segments, *assemblies) if fences.skips(each.document.id, each.tx)
         ),
@@ -440,7 +441,7 @@ class _Import:
         inner = [stored for stored in group if stored.document.type in INNER]
         texts = await self._prepare(
             row,
-            [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly", "commit", *PARTS)],
+            [stored.content_ref for stored in inner if stored.document.type in ("assembly", "commit", *TEXTS)],
         )
         if row.documents or row.deletes or row.head or self._changed(row):
             self._submit(row, texts, entering=True)

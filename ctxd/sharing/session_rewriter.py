@@ -14,7 +14,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import commit_id, entity_id
 from ctxd.objects.document import Document, Stored, renamed
-from ctxd.objects.generated_ids import assembly_id, number_of, segment_id, session_of
+from ctxd.objects.generated_ids import assembly_id, id_in, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.session_settings import ContinuedCommit, ForkBase
@@ -35,7 +35,7 @@ from ctxd.sessions.stored_session import (
 )
 from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit, is_large
 from ctxd_protocol.event_types import Event, ToolResultEvent
-from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
+from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.object_types import source_label
 from ctxd_protocol.session_types import Mount
 
@@ -78,8 +78,9 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the journal that a session is imported into, and the id and settings of the session there.
 
     ``objects``: the newest versions of the source's objects. ``aliases``: those of the alternative ids of its tool
-    calls. ``segments``, ``assemblies``, ``prompt``: those of an earlier copy of the session; those that do not match
-    the beginning of the source are deleted, and so are ``fenced`` ones, which the node lacks. ``filesystem``: the id of
+    calls. ``segments``, ``assemblies``: those of an earlier copy of the session; those that do not match the beginning
+    of the source are deleted, and so are ``fenced`` ones, which the node lacks. ``texts``: the newest versions of the
+    prompt, the component texts and the entries of that copy, without fenced ones. ``filesystem``: the id of
     the filesystem of the session's host of origin. ``state``: the final state of the session, ``None`` for the
     source's; a closed session stays closed. ``base``: that of the earlier copy, included in ``segments`` and
     ``assemblies``. ``commits``: the newest versions of the source's commits, and of their alternative ids.
@@ -91,7 +92,7 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Mapping[str, Stored | None] = {}
     segments: tuple[Stored, ...] = ()
     assemblies: tuple[Stored, ...] = ()
-    prompt: Stored | None = None
+    texts: Mapping[str, Stored] = {}
     filesystem: str = ""
     fenced: frozenset[str] = frozenset()
     state: Literal["active", "paused"] | None = None
@@ -135,8 +136,8 @@ def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
 
 
 PROMPT: Final = "system_prompt"
-PARTS: Final = ("component_text", "session_entry")
-INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS, "commit")
+TEXTS: Final = (PROMPT, "component_text", "session_entry")
+INNER: Final = ("session", *TEXTS, "segment", "assembly", "commit")
 
 
 class SessionRewriter:
@@ -225,11 +226,10 @@ class SessionRewriter:
             match stored.document.type:
                 case "session":
                     row.head = self._head = stored
-                case "system_prompt":
+                case "system_prompt" | "component_text" | "session_entry":
                     row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
-                    row.prompts.append(stored)
-                case "component_text" | "session_entry":
-                    row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
+                    if stored.document.type == PROMPT:
+                        row.prompts.append(stored)
                 case "segment":
                     row.documents[self._id(stored)] = (self._segment(row, stored), None)
                 case "assembly":
@@ -375,7 +375,7 @@ class SessionRewriter:
         """Return the groups to write, in order, and record the state of the reused ones."""
         reused = {stored.document.id for stored in self._reused}
         pending: list[list[Stored]] = []
-        prompt: Stored | None = None
+        texts: dict[str, Stored] = {}
         for tx, group in sorted(groups.items()):
             if tx > self._boundary:
                 pending.append(group)
@@ -385,8 +385,8 @@ class SessionRewriter:
             for stored in group:
                 if stored.document.type == "session":
                     self._head = stored
-                elif stored.document.type == "system_prompt":
-                    prompt = stored
+                elif stored.document.type in TEXTS:
+                    texts[self._id(stored)] = stored
                 elif stored.document.type not in INNER:
                     self._expected[self._id(stored)] = stored
             if rest:
@@ -403,32 +403,25 @@ class SessionRewriter:
         ]
         if purged:
             pending.insert(0, purged)
-        here = self._destination.prompt
-        if prompt is not None and (here is None or here.document.content_hash != prompt.document.content_hash):
-            pending.insert(0, [prompt])
+        if missing := [stored for id, stored in texts.items() if not self._is_here(id, stored)]:
+            pending.insert(0, missing)
         return pending
+
+    def _is_here(self, id: str, text: Stored) -> bool:
+        """True if ``text`` is the newest version of ``id`` here, or was purged here."""
+        here = self._destination.texts.get(id)
+        if here is None or here.document.content_hash == text.document.content_hash:
+            return here is not None
+        return is_purged(here.document) and not is_reclaimed(here.document)
 
     # --- the new form of each version ---
 
     def _id(self, stored: Stored) -> str:
         """Return the new id of the entity of ``stored``."""
         id = stored.document.id
-        match stored.document.type:
-            case "session":
-                return str(session_object_id(self.session))
-            case "system_prompt":
-                return str(system_prompt_id(self.session))
-            case "segment":
-                return segment_id(self.session, number_of(id))
-            case "assembly":
-                return assembly_id(self.session, number_of(id))
-            case "component_text" | "session_entry":
-                kind, _, name = id.partition(":")
-                return f"{kind}:{self.session}#{name.partition('#')[2]}"
-            case "commit":
-                return self._commits.id(id)
-            case _:
-                return self.renamed.get(id, id)
+        if stored.document.type == "commit":
+            return self._commits.id(id)
+        return id_in(self.session, id) if stored.document.type in INNER else self.renamed.get(id, id)
 
     def head(self, stored: Stored | None, *, entering: bool) -> Document:
         """Return the head of a row; ``stored`` ``None``: the previous row's. The last head is not ``entering``."""
@@ -532,7 +525,8 @@ class SessionRewriter:
 
     def _shown(self, id: str, valid_time: int, tx: int) -> list[str | int]:
         if id in self._prompts:
-            target, here = str(system_prompt_id(self.session)), self._destination.prompt
+            target = str(system_prompt_id(self.session))
+            here = self._destination.texts.get(target)
         else:
             target = self.renamed.get(id, id)
             here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
