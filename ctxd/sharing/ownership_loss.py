@@ -119,8 +119,11 @@ class OwnershipLoss:
     def refuse_writes(self, session: str, host: str) -> None:
         """Refuse writes to ``session``, which ``host`` owns, from now on. Late rows are fenced when the projection
         reaches them."""
-        if session in self._sessions.catalog and session not in self._sessions.moved_sessions:
-            self._sessions.moved_sessions[session] = MovedSession(host, None)
+        moved = self._sessions.moved_sessions
+        if session in moved:
+            moved[session] = MovedSession(host, moved[session].branch)
+        elif session in self._sessions.catalog:
+            moved[session] = MovedSession(host, None)
             self._sessions.unload(session)
 
     def require_kept(self, session: str, row: int) -> None:

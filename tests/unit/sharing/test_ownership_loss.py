@@ -14,6 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import Fence, Ownership, OwnershipLost
 from ctxd.sessions.session_objects import entries
+from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from tests.unit.sessions.world import World, code_of, record, world
 
@@ -43,12 +44,17 @@ async def test_a_session_claimed_by_another_host_rejects_writes_even_in_memory(t
         assert await code_of(record(w, "s", "call")) == "session_owned_elsewhere"
 
 
-async def test_a_session_already_refused_stays_with_its_first_new_host(tmp_path: Path) -> None:
+@pytest.mark.requirement("HST-2")
+async def test_a_refusal_names_the_newest_owner_and_the_branch(tmp_path: Path) -> None:
     async with losing(tmp_path) as (w, loss, _):
-        loss.refuse_writes("s", "b")
+        first = await next_row(w)
+        await record(w, "s", "late")
+        branch = await branch_of(w, loss, "s", first)
         live = await w.sessions.live("s")
         loss.refuse_writes("s", "c")
-        assert w.sessions.moved_sessions["s"].host == "b"
+        assert w.sessions.moved_sessions["s"] == MovedSession("c", branch)
+        with pytest.raises(CtxdError, match="owned by host c"):
+            await record(w, "s", "call")
         assert await w.sessions.live("s") is live
 
 
