@@ -23,7 +23,7 @@ from ctxd.commits.commit_reads import CommitReads, CommitViewer
 from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_document import Fields, commit_hash, commit_id, entity_id, ids_of
+from ctxd.objects.commit_document import REVISION, Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.objects.generated_ids import names_commit
 from ctxd.objects.kinds import is_purged
@@ -374,7 +374,8 @@ class Commits(CommitReads):
         made: list[Document] = []
         for stored, change in changes:
             require_writable(commit_id(stored.document.id), read_fields(stored))
-            payload = {**stored.document.payload, **change}
+            before = stored.document.payload
+            payload = {**before, **change, REVISION: before.get(REVISION, 0) + 1}
             if payload.get("summary"):
                 # For a purged commit: its new summary can be purged too.
                 payload.pop("purged", None)

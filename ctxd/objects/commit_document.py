@@ -29,6 +29,11 @@ STORED_NAMES: Final = {
 }
 """Shorter names of fields in the payload, because most deltas are little larger than the names."""
 
+REVISION: Final = "rev"
+"""Member of the payload with the number of changes of its summary and tags, absent before the first. Of two hosts'
+versions the one with more changes is the newer, whatever the hosts' clocks show. It does not distinguish commits, so it
+is not one of ``Fields``."""
+
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """A moment of a session: the turn of its chat and the number of events in it, and the numbers of its assemblies and

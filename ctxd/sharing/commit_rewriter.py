@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_document import STORED_NAMES, Fields, commit_hash, commit_id, entity_id, ids_of
+from ctxd.objects.commit_document import REVISION, STORED_NAMES, Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.kinds import is_purged, is_reclaimed
 
@@ -53,8 +53,7 @@ class CommitRewriter:
             return True
         if is_purged(here.document) != is_purged(stored.document):
             return is_purged(stored.document) or is_reclaimed(here.document)
-        is_newer = stored.valid_time > here.valid_time
-        return is_newer and any(
+        return _age(stored) > _age(here) and any(
             here.document.payload.get(name) != stored.document.payload.get(name) for name in _MUTABLE
         )
 
@@ -78,6 +77,11 @@ class CommitRewriter:
                 return id
         message = f"every id of {stored.document.id} is another commit's here"
         raise CtxdError("internal_error", message, outcome="not_applied")
+
+
+def _age(stored: Stored) -> tuple[int, int]:
+    # Commits that an earlier version of this program changed have no count, only the time by their host's clock.
+    return stored.document.payload.get(REVISION, 0), stored.valid_time
 
 
 def read_commit(stored: Stored) -> Fields:

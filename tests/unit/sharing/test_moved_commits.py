@@ -9,6 +9,7 @@ import pytest
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import to_doc
 from ctxd.backends.xtdb.messages import PutDoc
+from ctxd.clock import SystemClock
 from ctxd.objects.commit_document import entity_id
 from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import component_text_id, entry_id
@@ -19,7 +20,7 @@ from tests.unit.commits.test_session_checkpoints import Household, household
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_remote_session import origin_of
 from tests.unit.store.documents import document
-from tests.unit.store.running import verified
+from tests.unit.store.running import SteppingClock, verified
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +94,30 @@ async def test_a_commit_whose_id_is_anothers_here_gets_a_longer_one_and_its_chai
         await taken(a, b, "s")
         assert await parents(a, newest) == [newest, tip, root]
     verified(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-5")
+@pytest.mark.requirement("HST-14")
+@pytest.mark.parametrize("ahead_ms", [-600_000, 600_000])
+async def test_tags_and_summaries_move_between_hosts_with_different_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    async with household(tmp_path / "a") as a, household(tmp_path / "b") as b:
+        monkeypatch.setattr(b.world.store, "_clock", SteppingClock(SystemClock().wall_ms() + ahead_ms))
+        await a.world.call("session.create", agent="a", session="s")
+        commit = await committed(a, 1, session="s")
+        await a.world.call("session.fork", session="s", fork="s2")
+        await taken(b, a, "s")
+        await a.world.call("commit.tag", commit=commit, tag="release")
+        await a.world.call("commit.annotate", commit=commit, summary="on a")
+        await taken(b, a, "s2")
+        shown = (await b.world.call("commit.show", commit=commit)).commit
+        assert (shown.tags, shown.summary) == (("release",), "on a")
+        await b.world.call("commit.annotate", commit=commit, summary="on b")
+        for here, there, session in ((b, a, "s2"), (a, b, "s"), (b, a, "s2")):
+            await taken(here, there, session)
+            assert (await b.world.call("commit.show", commit=commit)).commit.summary == "on b"
+        assert (await a.world.call("commit.show", commit=commit)).commit.summary == "on b"
 
 
 @pytest.mark.requirement("HST-14")
