@@ -1,29 +1,51 @@
 """Prefetching of the texts of an import from their origin.
 
-Separate from the import of the rows: this knows only the order in which the texts are needed.
+Separate from the import of the rows: this knows only the order in which the texts are needed, and their sizes as far as
+versions record them.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
-from ctxd.objects.document import Content
+from ctxd.objects.document import Content, Stored
+from ctxd.sharing.commit_rewriter import read_commit
 
 TEXTS_AHEAD: Final = 64
-"""Initial number of texts fetched together. It bounds the memory of an import."""
+"""Initial number of texts fetched together."""
 
 TEXTS_AHEAD_MAX: Final = 2_000
 TEXTS_HELD_CHARS: Final = 1024 * 1024
-"""Maximum characters of texts fetched together for which the next batch has four times as many texts."""
+"""Maximum characters expected of texts fetched together, which bounds the memory of an import. A batch that had no more
+is followed by one of up to four times as many texts."""
+
+UNRECORDED_CHARS: Final = 4096
+"""Characters expected of a text whose size is not recorded, such as the output of a tool call."""
+
+_TOKEN_CHARS: Final = 4
+
+
+def expected_chars(stored: Stored) -> int:
+    """Return roughly the size of the text of ``stored``. Raises: CtxdError corrupt."""
+    match stored.document.type:
+        case "file":
+            return int(stored.document.payload.get("char_count", UNRECORDED_CHARS))
+        case "commit":
+            return _TOKEN_CHARS * read_commit(stored).token_count
+        case _:
+            return UNRECORDED_CHARS
 
 
 class PrefetchedTexts:
-    """The texts of one import, by their ``content_ref``. ``refs``: most of them, in the order in which they are needed;
-    ``contents``: as ``SessionSource.contents``."""
+    """The texts of one import, by their ``content_ref``. ``chars``: the characters expected of most of them, in the
+    order in which they are needed; ``contents``: as ``SessionSource.contents``."""
 
-    def __init__(self, contents: Callable[[Iterable[str]], Awaitable[dict[str, Content]]], refs: Sequence[str]) -> None:
+    def __init__(
+        self, contents: Callable[[Iterable[str]], Awaitable[dict[str, Content]]], chars: Mapping[str, int]
+    ) -> None:
         self._contents = contents
-        self._order = refs
-        self._places = {ref: place for place, ref in reversed(list(enumerate(refs)))}
+        self._chars = chars
+        self._order = list(chars)
+        self._places = {ref: place for place, ref in enumerate(chars)}
         self._next = 0
         self._have: dict[str, Content] = {}
         self._used: set[str] = set()
@@ -44,7 +66,7 @@ class PrefetchedTexts:
         coming = [place for ref in missing if (place := self._places.get(ref, -1)) >= self._next]
         ahead: Sequence[str] = ()
         if coming:
-            self._next = min(coming) + self._ahead
+            self._next = self._end(min(coming))
             ahead = [ref for ref in self._order[min(coming) : self._next] if ref not in kept]
         else:
             # A text out of order, such as a file's that is restated for a record.
@@ -58,3 +80,13 @@ class PrefetchedTexts:
             self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD
         self._have = {**kept, **found}
         self._used.clear()
+
+    def _end(self, first: int) -> int:
+        """Return the place after the batch from ``first`` on, which has at least one text."""
+        end, chars = first, 0
+        while end < min(first + self._ahead, len(self._order)):
+            chars += self._chars[self._order[end]]
+            if chars > TEXTS_HELD_CHARS and end > first:
+                break
+            end += 1
+        return end

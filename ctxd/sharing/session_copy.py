@@ -392,7 +392,7 @@ class _Import:
         self._rewriter = rewriter
         self._kind = kind
         self._principal = principal
-        self._texts = PrefetchedTexts(source.contents, rewriter.refs())
+        self._texts = PrefetchedTexts(source.contents, rewriter.expected_chars())
         self._waiting: list[Pending] = []
         self._submitted = 0
         self._heads: Mapping[str, Stored | None] = {}

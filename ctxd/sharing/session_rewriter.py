@@ -34,6 +34,7 @@ from ctxd.sessions.stored_session import (
     to_text,
 )
 from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit, is_large
+from ctxd.sharing.prefetched_texts import expected_chars
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 from ctxd_protocol.object_types import source_label
@@ -192,17 +193,17 @@ class SessionRewriter:
         for start in range(0, len(ids), DELETES_MAX):
             yield tuple(ids[start : start + DELETES_MAX])
 
-    def refs(self) -> list[str]:
-        """Return the texts that the destination may lack, in the order of their rows."""
+    def expected_chars(self) -> dict[str, int]:
+        """Return the texts that the destination may lack, in the order of their rows, with their expected sizes."""
         hashes = {id: stored.document.content_hash for id, stored in self._destination.objects.items() if stored}
         # Large deltas are fetched one by one.
         groups = ((stored for stored in group if not is_large(stored)) for group in self.groups)
         versions = (stored for group in groups for stored in group if stored.content_ref is not None)
-        return [
-            stored.content_ref
+        return {
+            stored.content_ref: expected_chars(stored)
             for stored in versions
             if stored.content_ref and hashes.get(stored.document.id) != stored.document.content_hash
-        ]
+        }
 
     # --- filling rows ---
 

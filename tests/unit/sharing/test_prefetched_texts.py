@@ -31,7 +31,7 @@ class Origin:
 @pytest.mark.requirement("HST-11")
 async def test_a_text_out_of_order_costs_one_round_trip() -> None:
     origin = Origin()
-    texts = PrefetchedTexts(origin.contents, REFS)
+    texts = PrefetchedTexts(origin.contents, dict.fromkeys(REFS, 1))
     for number, ref in enumerate(REFS):
         if number in (10, 20, 1_000):
             assert [*await texts.of([ref, "not in the order", REFS[0]])] == [ref, "not in the order", REFS[0]]
@@ -42,7 +42,7 @@ async def test_a_text_out_of_order_costs_one_round_trip() -> None:
 @pytest.mark.requirement("HST-11")
 async def test_texts_that_were_used_or_passed_over_are_not_held() -> None:
     origin = Origin(size=prefetched_texts.TEXTS_HELD_CHARS // prefetched_texts.TEXTS_AHEAD + 1)
-    texts = PrefetchedTexts(origin.contents, REFS)
+    texts = PrefetchedTexts(origin.contents, dict.fromkeys(REFS, 1))
     for number, ref in enumerate(REFS[:500]):
         if number % 3:
             await texts.of([ref, f"large {number}"])
@@ -51,9 +51,25 @@ async def test_texts_that_were_used_or_passed_over_are_not_held() -> None:
 
 
 @pytest.mark.requirement("HST-11")
+async def test_a_batch_has_few_characters_also_if_large_texts_follow_small_ones() -> None:
+    chars = dict.fromkeys(REFS[:1_500], 1) | dict.fromkeys(REFS[1_500:], 200_000)
+    fetched: list[int] = []
+
+    async def contents(refs: Iterable[str]) -> dict[str, str]:
+        found = {ref: ref.ljust(chars[ref]) for ref in refs}
+        fetched.append(sum(map(len, found.values())))
+        return found
+
+    texts = PrefetchedTexts(contents, chars)
+    for ref in REFS[:1_600]:
+        await texts.of([ref])
+    assert max(fetched) <= prefetched_texts.TEXTS_HELD_CHARS + len(REFS) * 5
+
+
+@pytest.mark.requirement("HST-11")
 async def test_a_purged_text_is_fetched_once() -> None:
     origin = Origin()
-    texts = PrefetchedTexts(origin.contents, ["a", "purged", "b"])
+    texts = PrefetchedTexts(origin.contents, {"a": 1, "purged": 1, "b": 1})
     assert await texts.of(["a", "purged"]) == {"a": "a"}
     assert await texts.of(["purged", "b"]) == {"b": "b"}
     assert origin.calls == [2]
