@@ -162,13 +162,16 @@ class ChainSnapshots:
 
     def erase(self) -> None:
         """Overwrite and remove the files of snapshots that were dropped. Raises: OSError."""
-        with self._lock:
-            known = self._known()
-            dropped = [path for path in self._files() if path.name not in known]
         # Without the lock, so that reads continue. It is harmless if a snapshot kept again under such a name is lost.
-        for path in dropped:
+        for path in self.dropped():
             hit("purge.snapshot")
             erase(path)
+
+    def dropped(self) -> list[Path]:
+        """The files that ``erase`` would remove. Raises: OSError."""
+        with self._lock:
+            known = self._known()
+            return [path for path in self._files() if path.name not in known]
 
     def _known(self) -> OrderedDict[str, int]:
         """The bytes of each file, least recently used first."""

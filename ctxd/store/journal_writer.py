@@ -102,16 +102,16 @@ class JournalWriter:
         self.durations = Durations(_CLASSES_S)
         self.shortage: sqlite_file.DiskFull | None = None
         """The error for which further writes are refused; None while there is room."""
-        self.purging = False
-        """True while something outside the database may still hold purged content."""
-        self._cleared: set[bytes] = set()
+        self._purges = 0
+        """Number of purges after which something outside the database may still hold purged content."""
+        self._removed = 0
+        """Number of those for which all files but the write-ahead log are clean."""
         self._files: dict[Path, tuple[int, int]] = {}
         self.marks: dict[str, int] = {}
         """Marks of followers, by name. Those that have changed are stored by the next transaction."""
         self._kept_marks: dict[str, int] = {}
         self.complaints: list[str] = []
         """Damage found at the start that does not prevent writes."""
-        self._copied_for_purge = False
         self._crowded = -limits.CROWDED_S
         self.compression_due = False
         """True if ``compress`` has to be called even under load."""
@@ -130,6 +130,11 @@ class JournalWriter:
             self._log = sqlite_file.WriteAheadLog(self._path, self._connection, self._witness.sync)
             self._compression = Compression(self._connection)
 
+    @property
+    def purging(self) -> bool:
+        """True while something outside the database may still hold purged content."""
+        return self._purges > 0
+
     # --- open and close ---
 
     def begin(self) -> str:
@@ -143,8 +148,8 @@ class JournalWriter:
             if not damage:
                 self.incarnation += 1
                 self._count_start()
-                self.purging = purging.is_unfinished(self._connection)
-                if self.purging:
+                if purging.is_unfinished(self._connection):
+                    self._purges = 1
                     self._snapshots.drop()
                 self._finish_purges_waiting()
                 self._note_place()
@@ -326,8 +331,7 @@ class JournalWriter:
             encoded.failure = _failure_of(error)
             raise PurgeFailed from error
         purge.done = done
-        self.purging = True
-        self._cleared.difference_update(done.texts)
+        self._purges += 1
         encoded.body = done.body
 
     def finish_purges(self) -> None:
@@ -337,48 +341,40 @@ class JournalWriter:
         using it. Never waits: call it again later.
         Raises: ``sqlite_file.DiskFailed``.
         """
-        try:
-            with sqlite_file.faults(self._connection):
-                if self._log.is_idle():
-                    self._finish_purges()
-        except sqlite_file.DiskFull:
-            self._cleared.clear()
+        with suppress(sqlite_file.DiskFull), sqlite_file.faults(self._connection):
+            if self._log.is_idle():
+                self._finish_purges()
 
     def _finish_purges(self) -> None:
-        left = set(purging.unfinished(self._connection))
-        if not self._copied_for_purge or not left <= self._cleared:
-            refs = sorted(left - self._cleared)
-            claimed = self._artifacts.claim_removal(ref.hex() for ref in refs)
-            kept = {ref.hex() for ref in refs if purging.is_kept(self._connection, ref)}
+        if self._removed < self._purges:
+            left = {ref.hex(): ref for ref in purging.unfinished(self._connection)}
+            claimed = self._artifacts.claim_removal(left)
+            kept = {ref for ref in left if purging.is_kept(self._connection, left[ref])}
             self._artifacts.disclaim(kept.intersection(claimed))
-            self._copied_for_purge = True
             # Artifacts held by unfinished writes are left to a later call.
-            self._cleared.update(bytes.fromhex(ref) for ref in kept.union(claimed))
-            self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept]))
+            done = self._purges if left.keys() == kept.union(claimed) else self._removed
+            self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept], done))
             return
         hit("purge.truncate")
         self._empty_log()
         if self._log.size == 0:
             with self._transaction():
                 purging.finish(self._connection)
-            self.purging = self._copied_for_purge = False
-            self._cleared.clear()
+            self._purges = self._removed = 0
 
-    def _remove(self, refs: Sequence[str]) -> None:
-        left = refs
+    def _remove(self, refs: Sequence[str], done: int) -> None:
+        """Clean all files but the write-ahead log, then set ``_removed`` to ``done``. After an error, which the next
+        commit or upkeep raises, it is repeated."""
         try:
             hit("purge.unlink")
-            left = ()
-            self._artifacts.remove_unused(refs, ())
-            self._snapshots.erase()
-            for copy in self._path.parent.glob(migrations.COPIES):
-                erase(copy)
         except BaseException:
-            # The next commit or upkeep raises the error. The purge is not finished until everything is removed.
-            self._cleared.clear()
-            self._copied_for_purge = False
-            self._artifacts.disclaim(left)
+            self._artifacts.disclaim(refs)
             raise
+        self._artifacts.remove_unused(refs, ())
+        self._snapshots.erase()
+        for copy in self._path.parent.glob(migrations.COPIES):
+            erase(copy)
+        self._removed = done
 
     def _finish_purges_waiting(self) -> None:
         """Take all steps of ``finish_purges`` and wait for them; at the start and the end, when no write is waiting."""

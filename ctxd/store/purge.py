@@ -35,6 +35,9 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index, journal
+from ctxd.store.chain_snapshots import FOLDER
+from ctxd.store.migrations import COPIES
+from ctxd.store.state_directory import StateDir
 from ctxd.store.write_types import Purged, PurgeRequest, Restate
 
 KIND: Final = "object.purge"
@@ -415,12 +418,17 @@ def is_unfinished(connection: sqlite_file.Connection) -> bool:
     return connection.execute("SELECT 1 FROM meta WHERE name=?", (_PENDING,)).fetchone() is not None
 
 
-def residue(connection: sqlite_file.Connection) -> tuple[str, ...]:
-    """The files that may still hold purged content, relative to the state directory; empty once there are none."""
+def residue(connection: sqlite_file.Connection, directory: StateDir) -> tuple[str, ...]:
+    """The files that may still hold purged content, relative to the state directory; empty once there are none.
+    Raises: OSError."""
     if not is_unfinished(connection):
         return ()
-    spilled = any(not is_kept(connection, ref) for ref in unfinished(connection))
-    return ("state.db-wal", *(("artifacts/packs",) if spilled else ()))
+    found = ["state.db-wal"]
+    if any(not is_kept(connection, ref) for ref in unfinished(connection)):
+        found.append("artifacts/packs")
+    if directory.snapshots.dropped():
+        found.append(FOLDER)
+    return (*found, *sorted(path.name for path in directory.root.glob(COPIES)))
 
 
 def is_kept(connection: sqlite_file.Connection, ref: bytes) -> bool:

@@ -329,7 +329,7 @@ class VersionStore:
             await self._erasures.finished()
             return ()
         try:
-            return (*await self._read(lambda: residue(self._reader.connection)), *self._erasures.left)
+            return (*await self._read(lambda: residue(self._reader.connection, self.directory)), *self._erasures.left)
         except CtxdError:
             return ("state.db", "state.db-wal")
 

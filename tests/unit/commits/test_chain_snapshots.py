@@ -11,8 +11,10 @@ import cbor2
 import msgspec
 import pytest
 
+from ctxd import sqlite_file
 from ctxd.commits import chain_walk, snapshot_making
 from ctxd.commits.materialize import Materializer
+from ctxd.failpoints import armed
 from ctxd.objects.commit_document import entity_id
 from ctxd.store import chain_snapshots
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone, SnapshotPart
@@ -211,6 +213,47 @@ async def test_a_purge_leaves_nothing_in_snapshots(tmp_path: Path) -> None:
         assert await code_of(made.call("commit.materialize", commit=ids[-1])) == "purged"
         after = await made.call("commit.materialize", commit=ids[-1], stop=ids[8])
         assert after.commit_count == 12
+
+
+@pytest.mark.requirement("CMT-40", "SEC-8")
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_purge_while_an_earlier_one_waits_for_a_reader_erases_snapshots_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    monkeypatch.setattr("ctxd.limits.PURGE_WAIT_S", 0.5)
+    async with snapshotting(tmp_path) as made:
+        await made.call("session.create", session="s1", agent="a")
+        await made.call("session.append", session="s1", messages=[{"role": "user", "content": "unrelated"}])
+        ids = await chain(made, 20)
+        await made.call("commit.materialize", commit=ids[-1], stop="root", content=False)
+        await settled(made)
+        reader = sqlite_file.open_reader(tmp_path / "state.db")
+        reader.execute("BEGIN; SELECT count(*) FROM journal").fetchall()
+        assert not (await made.call("object.purge", object="chat:s1")).complete
+        assert files(tmp_path)
+        assert not (await made.call("object.purge", object=entity_id(ids[7]))).complete
+        reader.close()
+        if not restarts:
+            with anyio.fail_after(30):
+                while await made.store.purge_residue():
+                    pass
+    async with snapshotting(tmp_path) as made:
+        assert not files(tmp_path) and not search(tmp_path, [b"text 7"], lambda *_: None)
+        assert await code_of(made.call("commit.materialize", commit=ids[-1], stop="root")) == "purged"
+
+
+async def test_snapshots_that_cannot_be_erased_yet_are_residue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctxd.limits.PURGE_WAIT_S", 0.1)
+    async with snapshotting(tmp_path) as made:
+        ids = await chain(made, 20)
+        await made.call("commit.materialize", commit=ids[-1], stop="root", content=False)
+        await settled(made)
+        with armed("purge.snapshot=error:ENOSPC"):
+            assert (await made.call("object.purge", object=entity_id(ids[7]))).residue == ("state.db-wal", "snapshots")
+        with anyio.fail_after(30):
+            while await made.store.purge_residue():
+                pass
+        assert not files(tmp_path)
 
 
 def _walk(made: World, tip: str, *, plain: bool = False) -> chain_walk.ChainWalk:

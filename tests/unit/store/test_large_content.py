@@ -228,6 +228,17 @@ async def test_a_purge_leaves_content_that_another_write_is_about_to_refer_to(tm
     verified(root)
 
 
+@pytest.mark.requirement("SEC-8")
+async def test_a_purge_goes_on_after_a_removal_that_had_no_room(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await (await put(store, document("target", LARGE, tool="x"))).wait()
+        with armed("purge.unlink=error:ENOSPC*1"):
+            await store.submit(purge("target")).wait()
+            with anyio.fail_after(BOUND_S):
+                assert await store.purge_residue() == () and names(root) == []
+
+
 def test_a_removal_is_claimed_only_while_the_bytes_are_unused(tmp_path: Path) -> None:
     unused: list[str] = []
     store = ArtifactStore(tmp_path / "artifacts", unused.append)

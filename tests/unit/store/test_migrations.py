@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from ctxd import sqlite_file
+from ctxd import limits, sqlite_file
 from ctxd.errors import StateDirError
+from ctxd.failpoints import armed
 from ctxd.store import migrations
 from ctxd.store.purge import KIND
 from ctxd.store.schema import SCHEMA_VERSION
@@ -36,6 +37,17 @@ def indexes(root):
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='index'")}
     connection.close()
     return names
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_copy_that_a_purge_cannot_erase_yet_is_residue(older, monkeypatch):
+    monkeypatch.setattr(limits, "PURGE_WAIT_S", 0.05)
+    async with running(older) as store:
+        (copy,) = older.glob(migrations.COPIES)
+        with armed("purge.unlink=error:ENOSPC"):
+            purge = PurgeRequest(("a",), lambda hashed: hashed)
+            await store.submit(Write(kind=KIND, principal="p", purge=purge)).wait()
+            assert await store.purge_residue() == ("state.db-wal", copy.name)
 
 
 async def test_a_start_migrates_after_a_copy_and_a_purge_erases_the_copy(older, monkeypatch):
