@@ -71,6 +71,9 @@ class SqlFailed(Exception):
     """SQLite rejected a statement: a table is not as this program creates it, or this program has a bug."""
 
 
+ConstraintFailed = apsw.ConstraintError
+"""A row contradicts another one, such as by a value that has to be unique."""
+
 FAULTS: Final = (apsw.Error, OSError, DiskFull, DiskFailed, FileDamaged, SqlFailed)
 """Exceptions that ``faults`` translates, and those into which it does."""
 

@@ -94,11 +94,8 @@ class Artifacts:
         if params.policy == "pin" and viewer.is_confined:
             hint = "Use the policy default; the harness pins artifacts."
             raise CtxdError("invalid_params", "a sandbox cannot pin an artifact", hint=hint, outcome="not_applied")
-        if (replay := await find_replay(self._store, call)) is not None:
-            if upload is not None:
-                # The first call may have been interrupted before this, or the bytes were uploaded again.
-                await self._uploads.run(partial(self._uploads.files.remove, upload))
-            return again(replay, wire.ArtifactPutResult)
+        if (replayed := await self._replayed_put(call, upload)) is not None:
+            return replayed
         if (params.data is None) is (upload is None):
             hint = "Give data, or upload after artifact.upload."
             raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
@@ -113,6 +110,9 @@ class Artifacts:
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         async with self.collection.removing:
+            # Another call may have used the same op_id during the search and the writes to the disk.
+            if (replayed := await self._replayed_put(call, upload)) is not None:
+                return replayed
             marks = {} if searched is None else searched.marks
             result, pending = await self._submit_put(viewer, params, call, held, marks)
         if upload is not None:
@@ -121,6 +121,15 @@ class Artifacts:
                 await pending.wait()
             await self._uploads.run(partial(self._uploads.files.remove, upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _replayed_put(self, call: WriteRequest, upload: str | None) -> Accepted | None:
+        """The stored result of ``call``, or None. Raises: as ``find_replay``."""
+        if (replay := await find_replay(self._store, call)) is None:
+            return None
+        if upload is not None:
+            # The first call may have been interrupted before this, or the bytes were uploaded again.
+            await self._uploads.run(partial(self._uploads.files.remove, upload))
+        return again(replay, wire.ArtifactPutResult)
 
     async def _searched(self, viewer: CommitViewer, data: bytes | None, upload: str | None) -> SearchedArtifact | None:
         """Search a sandbox's artifact for secrets. An upload that is refused for one is removed."""
@@ -324,6 +333,8 @@ class Artifacts:
         if params.artifact is not None:
             held = await self._held(await self.address(params.artifact))
         async with self.collection.removing:
+            if (replay := await find_replay(self._store, call)) is not None:
+                return again(replay, wire.ArtifactTagResult)
             result, pending = await self._submit_tag(params, call, held)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 

@@ -19,6 +19,7 @@ from ctxd import limits, sqlite_file
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.store.health import Health
+from ctxd.store.idempotency import made_already
 from ctxd.store.journal_writer import JournalWriter, NotCommitted, PurgeFailed, StateRemoved, internal_error
 from ctxd.store.write_types import Pending, QueuedWrite
 from ctxd.worker_threads import LoopHandle, in_thread
@@ -261,8 +262,9 @@ class CommitQueue:
 
     def _isolate(self, batch: Sequence[QueuedWrite], error: NotCommitted) -> None:
         """Put ``batch``, whose transaction failed with ``error``, back into the queue to find the write at fault; fail
-        that one as ``internal_error``, and those behind it, which may depend on it, as ``store_failed``. After a purge
-        that cannot be made, the same batch is committed without it."""
+        that one as ``internal_error``, or as ``cancelled`` if the journal has its ``op_id``, and those behind it, which
+        may depend on it, as ``store_failed``. After a purge that cannot be made, the same batch is committed without
+        it."""
         is_again = isinstance(error.__cause__, PurgeFailed)
         if is_again or len(batch) > 1:
             self._alone = 0 if is_again else len(batch)
@@ -274,7 +276,10 @@ class CommitQueue:
         message, hint = "a write before this one could not be made", "Send it again."
         self._fail(self._clear(), "store_failed", message, "not_applied", hint)
         failure = internal_error("the daemon failed to carry out the write", error.__cause__)
-        self._fail(batch, failure.code, failure.message, "not_applied", failure.hint)
+        outcome: Outcome = "not_applied"
+        if isinstance(error.__cause__, sqlite_file.ConstraintFailed) and batch[0].encoded.write.op_id is not None:
+            failure, outcome = made_already(), "unknown"
+        self._fail(batch, failure.code, failure.message, outcome, failure.hint)
 
     def _clear(self) -> list[QueuedWrite]:
         """Remove and return every queued write."""

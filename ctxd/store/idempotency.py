@@ -48,3 +48,8 @@ def mismatch(op_id: str) -> CtxdError:
         hint="Use a new op_id for each new call.",
         outcome="not_applied",
     )
+
+
+def made_already() -> CtxdError:
+    """Return the error for a write whose ``op_id`` another write used after it was looked up."""
+    return CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")

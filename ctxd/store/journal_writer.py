@@ -457,7 +457,8 @@ class JournalWriter:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._versions.rolled_back()
-            if isinstance(error, Exception) and not isinstance(error, sqlite_file.FAULTS):
+            is_fault = isinstance(error, sqlite_file.FAULTS) and not isinstance(error, sqlite_file.ConstraintFailed)
+            if isinstance(error, Exception) and not is_fault:
                 raise NotCommitted(str(error)) from error
             raise
         try:

@@ -29,7 +29,7 @@ from ctxd.store.file_erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
-from ctxd.store.idempotency import Operation, Resend, replay_of
+from ctxd.store.idempotency import Operation, Resend, made_already, replay_of
 from ctxd.store.journal import Row
 from ctxd.store.journal_followers import Follower, JournalGrowth
 from ctxd.store.journal_writer import Durations, JournalWriter
@@ -267,7 +267,7 @@ class VersionStore:
             admit()
         key = None if write.op_id is None else (write.principal, write.op_id)
         if key in self._under_way or key in self._ended:
-            raise CtxdError("cancelled", "this write was made already", hint="Send it again.", outcome="unknown")
+            raise made_already()
         wall = self.require_past(write.valid_times.values()) if write.valid_times else self._clock.wall_ms()
         encoded = EncodedWrite(write)
         vt = self._times.next(wall, write.floor_vt, encoded.ids)

@@ -53,6 +53,38 @@ async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path:
         assert await collected(artifacts) == [again]
 
 
+@pytest.mark.requirement("RPC-4")
+@pytest.mark.parametrize("method", ["artifact.put", "artifact.tag"])
+async def test_an_operation_id_that_another_call_used_meanwhile_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """While the first of two equal calls writes its bytes, the second one ends, and so do many others."""
+    monkeypatch.setattr("ctxd.limits.OPS_CACHED_MAX", 1)
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        ref = await put(artifacts, b"tagged")
+        request = WriteRequest(method, "p", op_id="op", request=b"q")
+
+        first = []
+
+        async def call() -> None:
+            if method == "artifact.put":
+                params = wire.ArtifactPutParams(data=b"bytes")
+                first.append(await artifacts.put(viewer_of(CALLER), params, request))
+            else:
+                first.append(await artifacts.tag(wire.ArtifactTagParams(tag="t", artifact=ref), request))
+
+        async with anyio.create_task_group() as group, artifacts.collection.removing:
+            group.start_soon(call)
+            await until(lambda: artifacts.collection.removing.statistics().tasks_waiting)
+            kept = b'{"artifact":"a","size":5,"policy":"default","tag":"t","previous":null,"receipt":null}'
+            write = Write(kind=method, principal="p", op_id="op", request=b"q", result=kept)
+            await store.submit(write).wait()
+            await store.submit(Write(kind=method, principal="p", op_id="more")).wait()
+        assert first[0].pending is None and store.status().rows == 3
+
+
 @pytest.mark.requirement("ART-8")
 async def test_an_artifact_put_again_during_a_collection_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)

@@ -2,10 +2,11 @@
 
 import pytest
 
+from ctxd import limits
 from ctxd.errors import CtxdError
 from ctxd.store.idempotency import Resend
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import running, verified
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +64,26 @@ async def test_a_replay_loads_heads_on_the_same_trip(root):
     async with running(root) as store:
         await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"), heads=["t1", "t2"])
         assert store.peek("t1") is None and store.peek("t2") is None
+
+
+@pytest.mark.requirement("RPC-4")
+@pytest.mark.parametrize("neighbours", [0, 2])
+async def test_an_operation_id_that_was_used_long_after_its_look_up_is_refused_alone(root, monkeypatch, neighbours):
+    """Both calls looked it up before either was submitted, and so many others ended in between that only the journal
+    has it."""
+    monkeypatch.setattr(limits, "OPS_CACHED_MAX", 2)
+    async with running(root) as store:
+        await store.submit(write(document("t1"), op_id="op", request=b"q", result=b"r")).wait()
+        for n in range(3):
+            await store.submit(write(document(f"other{n}"), op_id=f"other{n}")).wait()
+        before = [store.submit(write(document(f"before{n}"))) for n in range(neighbours)]
+        second = store.submit(write(document("t2"), op_id="op", request=b"q", result=b"r"))
+        with pytest.raises(CtxdError) as caught:
+            await second.wait()
+        assert (caught.value.code, caught.value.outcome) == ("cancelled", "unknown")
+        assert [(await pending.wait()).seq for pending in before] == [5, 6][:neighbours]
+        assert store.status().state == "ok" and await store.get("t2") is None
+        replay = await store.replay(("host", "op"), Resend("toolcall.record", "s1", b"q"))
+        assert replay.result == b"r"
+        await store.submit(write(document("t2"), op_id="op2")).wait()
+    verified(root)
