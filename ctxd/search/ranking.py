@@ -5,6 +5,9 @@ a low score there. So each shard's scores are multiplied by the ratio of the inv
 index and of the shard. For one term, that is the score that a single table would give, except for the average length of
 texts; for several, it is close to it. Source: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
 Beyond", 2009; the formula is that of FTS5's ``bm25()``.
+
+A search of one session uses no such statistics: a sandbox would find words of other sessions by how much they lower the
+score of its own texts. There the score of a text depends on the text and the query alone.
 """
 
 import json
@@ -13,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from math import log
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 
 from ctxd import sqlite_file
 from ctxd.search.index_database import KINDS, Conditions, Doc
@@ -22,6 +26,13 @@ from ctxd.search.word_shards import Shard, shards
 
 _FREQUENCY_MIN: Final = 1e-6
 """The inverse document frequency of a word that is in more than half of the texts, as in FTS5."""
+
+_REPEATED: Final = 1.2
+_LONG: Final = 0.75
+"""How much repeated words and the length of a text count: the constants ``k1`` and ``b`` of BM25, as in FTS5."""
+
+_USUAL_WORDS: Final = 100
+"""Length of a text, in words, at which its length does not change its score in a search of one session."""
 
 _DOC: Final = """SELECT d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name
     FROM doc AS d LEFT JOIN tool AS t ON t.n=d.tool WHERE d.id=?"""
@@ -60,22 +71,47 @@ class _Matches(NamedTuple):
     rows: Sequence[tuple[Any, ...]]
 
 
+class _FoundText(Protocol):
+    """The part of ``apsw.FTS5ExtensionApi`` that ``_own_score`` uses."""
+
+    @property
+    def inst_count(self) -> int: ...
+
+    def column_size(self, column: int = ...) -> int: ...
+
+
+def open_index(path: Path) -> sqlite_file.Connection:
+    """Open the index at ``path`` for ``ranked``. Raises: SQLite's errors."""
+    connection = sqlite_file.open_reader(path)
+    connection.register_fts5_function("own_score", _own_score)
+    return connection
+
+
+def _own_score(text: _FoundText, *_: object) -> float:
+    """Return the score of one text, of which less is better: BM25 without the statistics of other texts."""
+    length = 1 - _LONG + _LONG * text.column_size() / _USUAL_WORDS
+    return -text.inst_count * (_REPEATED + 1) / (text.inst_count + _REPEATED * length)
+
+
 def ranked(connection: sqlite_file.Connection, query: Query, wanted: Conditions, *, best: bool, most: int) -> Ranking:
     """Return the first ``most`` texts that match ``query`` and ``wanted``, best or newest first.
 
-    ``connection`` has to be in a transaction, so that all shards are of one state. Memory: the matches of one shard,
-    and those that are returned from each. Raises: SQLite's errors.
+    ``connection``, of ``open_index``, has to be in a transaction, so that all shards are of one state. Memory: the
+    matches of one shard, and those that are returned from each. Raises: SQLite's errors.
     """
+    is_own = wanted.sessions is not None and len(wanted.sessions) == 1
+    of_shard = _own_of_shard if is_own else _of_shard
     every = [shard for shard in shards(connection) if wanted.last is None or shard.first <= wanted.last]
     found = [
         each
         for shard in every
-        if (each := _of_shard(connection, shard, query, wanted, best=best, most=most)) is not None
+        if (each := of_shard(connection, shard, query, wanted, best=best, most=most)) is not None
     ]
     total = sum(shard.texts for shard in every)
     counts = [sum(each.counts[term] for each in found) for term in range(len(query.terms))]
+    whole = _frequency(total, counts)
     of_shards = (
-        _scored(each, _frequency(total, counts) / _frequency(each.shard.texts, each.counts), best) for each in found
+        _scored(each, 1.0 if is_own else whole / _frequency(each.shard.texts, each.counts), best) for each in found
     )
     ids, scores = array("q"), array("d")
     for match in islice(merge(*of_shards), most):
@@ -126,6 +162,22 @@ def _of_shard(
     return _Matches(shard, counts, rows)
 
 
+def _own_of_shard(
+    connection: sqlite_file.Connection, shard: Shard, query: Query, wanted: Conditions, *, best: bool, most: int
+) -> _Matches | None:
+    """As ``_of_shard``, with scores that depend on each text alone. Counts no matches: those of other sessions are
+    among them."""
+    where, values = _conditions(wanted)
+    table, bound = shard.table, "" if wanted.last is None else f"AND {shard.table}.rowid<=:last"
+    rows: list[tuple[Any, ...]] = connection.execute(
+        f"""SELECT d.id, own_score({table}) AS score, d.at FROM {table} CROSS JOIN doc AS d ON d.id={table}.rowid
+        WHERE {table} MATCH :query {bound} AND {" AND ".join(where)}
+        ORDER BY {"score, d.id" if best else "d.at DESC, d.id DESC"} LIMIT {most}""",
+        {**values, "query": query.all_of, "last": wanted.last},
+    ).fetchall()
+    return _Matches(shard, [0] * len(query.terms), rows) if rows else None
+
+
 def _count(connection: sqlite_file.Connection, table: str, term: str) -> int:
     found = connection.execute(f"SELECT count(*) FROM {table} WHERE {table} MATCH ?", (term,)).get
     return found if isinstance(found, int) else 0
@@ -137,7 +189,7 @@ def _frequency(texts: int, counts: Sequence[int]) -> float:
 
 
 def _scored(found: _Matches, ratio: float, best: bool) -> Iterator[_Match]:
-    for id, score, at, _ in found.rows:
+    for id, score, at, *_ in found.rows:
         yield _Match((score * ratio, id) if best else (-at, -id), id, score * ratio)
 
 

@@ -231,7 +231,7 @@ class SearchQueries:
         directory = self._store.directory
         try:
             with sqlite_file.faults():
-                index = sqlite_file.open_reader(self._index.path)
+                index = ranking.open_index(self._index.path)
         except (*_FAULTS, sqlite_file.SqlFailed) as error:
             raise _unavailable(error) from error
         try:

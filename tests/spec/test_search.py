@@ -493,6 +493,30 @@ def test_a_sandbox_searches_its_own_sessions_only(
     assert len(found(client, "boodie")) == 4
 
 
+@pytest.mark.requirement("SRC-9")
+def test_the_scores_and_the_order_of_a_sandbox_are_independent_of_other_sessions(
+    s: SyncSession, client: SyncClient, boxed: Callable[..., SandboxView]
+) -> None:
+    box = boxed()
+    with inside(box) as within:
+        own = SyncSession(within, box.sessions[0])
+        own.user("wambenger7 kaluta7")
+        own.user("wambenger7 wambenger7 kaluta7 of many more words")
+        own.user("wambenger7 kaluta7 kaluta7 kaluta7 of many more words")
+        level(client)
+
+        def shown() -> list[list[tuple[str, float]]]:
+            queries = "wambenger7 kaluta7", "wamb*", "wambenger7", "kaluta7", '"wambenger7 kaluta7"'
+            return [[(hit.snippet, hit.score) for hit in within.search_query(query).hits] for query in queries]
+
+        before = shown()
+        assert [len(hits) for hits in before] == [3] * 5 and len({score for _, score in before[0]}) > 1
+        for number in range(20):
+            s.user(f"wambenger7 {'and more of it ' * number}")
+        level(client)
+        assert shown() == before
+
+
 @pytest.mark.requirement("SRC-5")
 def test_a_search_that_finds_a_damaged_index_rebuilds_it_without_a_write(tmp_path: Path) -> None:
     with Running(tmp_path) as running, connect_sync(running.socket) as client:
