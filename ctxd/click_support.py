@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, Final
 
 import click
 from click.shell_completion import get_completion_class
 
-from ctxd.terminal import OutputFailed, ReaderGone, cell, escape_unencodable
+from ctxd.terminal import OutputFailed, ReaderGone, cell, output_of
 
 FAILURE: Final = 1
 INTERRUPTED: Final = 130
@@ -126,15 +127,16 @@ def run(
 
     ``stop_for`` turns an expected exception into a ``Stop``, and returns None for a bug, which is raised again.
     """
-    report = _Reporter(name, as_json="--json" in words)
+    # The words after "--" are not options, but for example the command of an agent.
+    report = _Reporter(name, as_json="--json" in takewhile("--".__ne__, words))
     if sys.stdout is None:
         return report(
             Stop(FAILURE, "standard output is closed", hint="redirect it: >/dev/null", symbol="output_failed")
         )
-    escape_unencodable(sys.stdout)
+    sys.stdout = output_of(sys.stdout)
     try:
         result = program.main(args=list(words), prog_name=name, standalone_mode=False)
-        _flush()
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (BrokenPipeError, ReaderGone):
         _discard_output()
@@ -219,15 +221,6 @@ class _Reporter:
                 line = cell(f"{self._name}: {stop.message}" + (f"; {stop.hint}" if stop.hint else ""))
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - the program's own error line
         return stop.code
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(error) from error
 
 
 def _discard_output() -> None:

@@ -4,6 +4,7 @@ Owns the decision about colour and the rule that control characters in content a
 move the cursor, set the title, or hide text. Content for a pipe is unchanged, byte for byte.
 """
 
+import errno
 import io
 import json
 import os
@@ -11,7 +12,10 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 Colour = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
 
@@ -49,10 +53,36 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
-def escape_unencodable(stream: TextIO) -> None:
-    """Make ``stream`` escape the characters that its encoding lacks, if it would refuse them."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict" and stream.encoding != "utf-8":
+class _OutputFile(io.FileIO):
+    """Standard output. Its failures are no OSErrors, which handlers would blame on the file that they read."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write ``data``. Raises: ReaderGone, OutputFailed."""
+        try:
+            written = super().write(data)
+        except BrokenPipeError as error:
+            raise ReaderGone from error
+        except OSError as error:
+            raise OutputFailed(error) from error
+        if written is None:
+            raise OutputFailed(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+        return written
+
+
+def output_of(stream: TextIO) -> TextIO:
+    """Return the standard output to use instead of ``stream``: it raises ReaderGone and OutputFailed, and escapes the
+    characters that its encoding lacks if it would refuse them."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    if stream.errors == "strict" and stream.encoding != "utf-8":
         stream.reconfigure(errors="backslashreplace")
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    if not isinstance(raw, io.FileIO) or isinstance(raw, _OutputFile):
+        return stream
+    # Without a buffer, as PYTHONUNBUFFERED demands, a write may write only a part.
+    is_flushed = stream.line_buffering or stream.write_through
+    file = io.BufferedWriter(_OutputFile(raw.fileno(), "wb", closefd=False))
+    return io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=is_flushed)
 
 
 def cell(text: str) -> str:
@@ -203,12 +233,7 @@ class Screen:
         return found.columns or None, found.lines or None
 
     def _write(self, text: str) -> None:
-        try:
-            self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
-        except BrokenPipeError as error:
-            raise ReaderGone from error
-        except OSError as error:
-            raise OutputFailed(error) from error
+        self.out.write(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
 
 
 def _escape(match: re.Match[str]) -> str:

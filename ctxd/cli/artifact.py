@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
+from ctxd.cli.whole_files import whole_file
 from ctxd.click_support import Command, Group, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import age, count
@@ -115,20 +115,15 @@ def show_progress(done: int, size: int) -> None:
 @common
 def get(run: Invocation, artifact: str, output: Path | None) -> None:
     """Write ARTIFACT to standard output or to a file."""
+    if run.screen.as_json and output is None:
+        raise click.UsageError("--json requires -o FILE: standard output has the artifact itself")
     with run.client() as client:
         if output is None:
             _download(client, artifact, sys.stdout.buffer)
             sys.stdout.buffer.flush()
             return
-        with tempfile.NamedTemporaryFile(dir=output.absolute().parent, prefix=f".{output.name}.", delete=False) as file:
-            try:
-                size = _download(client, artifact, file)
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(output)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with whole_file(output) as file:
+            size = _download(client, artifact, file)
     if run.screen.as_json:
         run.screen.document({"path": str(output), "size": size})
 

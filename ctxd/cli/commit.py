@@ -4,8 +4,9 @@ context commits."""
 import sys
 from base64 import b64encode
 from collections import Counter
-from contextlib import suppress
-from typing import BinaryIO, Final, TypedDict, get_args
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Final, TypedDict, get_args
 
 import click
 import msgspec
@@ -20,6 +21,7 @@ from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_id, session_if_any
 from ctxd.cli.unified_diff import print_diff, unified
+from ctxd.cli.whole_files import whole_file
 from ctxd.click_support import Command, Stop
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
@@ -356,7 +358,10 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
     "the commits]. Other formats, such as codex-v1, require that all commits have them; else narrative-v1 is written.",
 )  # fmt: skip
 @click.option("--counts", is_flag=True, help="Print only the counts.")
-@click.option("-o", "--output", type=click.File("wb", lazy=True), metavar="FILE", help="Write the context to FILE.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the context to FILE, whole or not at all.",
+)  # fmt: skip
 @session_option
 @common
 def materialize(
@@ -365,7 +370,7 @@ def materialize(
     stop: str,
     format: str | None,
     counts: bool,
-    output: BinaryIO | None,
+    output: Path | None,
     session: str | None,
 ) -> None:
     """Print the conversation that an agent would continue from COMMIT.
@@ -385,7 +390,8 @@ def materialize(
                 raise Stop(USAGE, f"a context in {made.format} is not text", hint=hint)
             run.screen.content(content)
         else:
-            made = download(client, tip, last, format, (output or sys.stdout.buffer).write)
+            with nullcontext(sys.stdout.buffer) if output in (None, Path("-")) else whole_file(output) as file:
+                made = download(client, tip, last, format, file.write)
     if run.screen.as_json:
         run.screen.document(made)
     elif counts:

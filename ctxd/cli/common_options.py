@@ -21,8 +21,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Seconds(click.FloatRange):
+class Seconds(click.FloatRange):
+    """A finite number of seconds on the command line."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return ``value`` as a number in the range."""
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -83,7 +86,7 @@ def common_options(run: Callable[P, R], *, json: str = "One JSON document instea
         click.option(
             "--timeout",
             "deadline_s",
-            type=_Seconds(min=0.001),
+            type=Seconds(min=0.001),
             metavar="SECONDS",
             help=f"Seconds per call [default: {DEADLINE_S:.0f}].",
         ),

@@ -4,11 +4,19 @@ import sys
 from typing import Final
 
 _NOT_FOUND: Final = 3
+_INTERRUPTED: Final = 130
 
 
 def main() -> None:
     """Run the program and exit."""
-    if sys.argv[1:] == ["current"]:
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def _run() -> None:
+    if sys.argv[1:] == ["current"] and sys.stdout is not None and sys.stderr is not None:
         from ctxd.cli.current_context_lookup import UnknownSession, look
 
         try:
@@ -18,8 +26,13 @@ def main() -> None:
             sys.exit(_NOT_FOUND)
         if found is None:
             sys.exit(_NOT_FOUND)
-        sys.stdout.write(found["context_id"] + "\n")
-        sys.exit(0)
+        try:
+            sys.stdout.write(found["context_id"] + "\n")
+            sys.stdout.flush()
+        except OSError:
+            pass  # The command below reports it.
+        else:
+            sys.exit(0)
     from ctxd.cli.main import main as every_command
 
     every_command()

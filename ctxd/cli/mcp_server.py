@@ -31,6 +31,7 @@ from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.config import ConfigError
+from ctxd.terminal import ReaderGone
 from ctxd.worker_threads import Lane
 from ctxd_client.context_tools import MODEL_TOOLS, quoted, to_single_line
 from ctxd_client.errors import CallFailed, InvalidCall
@@ -109,7 +110,7 @@ def serve(run: Invocation, session: str | None) -> None:
         raise Stop(FAILURE, "standard input is closed", hint="a harness starts ctx mcp itself", symbol="input_failed")
     try:
         anyio.run(served)
-    except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
+    except* (ReaderGone, BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
         pass
 
 

@@ -8,6 +8,7 @@ import click
 
 from ctxd.cli.common_options import (
     Invocation,
+    Seconds,
     common,
     listing,
     note_next_page,
@@ -266,7 +267,7 @@ ctx query --at 2h < query.edn""",
 @click.option(
     "--time",
     "time_s",
-    type=click.FloatRange(0.001, 30),
+    type=Seconds(0.001, 30),
     default=10.0,
     show_default=True,
     help="Seconds the query may run.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, streaming
+from ctxd.cli.common_options import Invocation, Seconds, streaming
 from ctxd.click_support import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
@@ -56,9 +56,7 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command(cls=Command, examples="ctx top\nctx top --once --json | jq .writes_per_s")
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds between updates."
-)
+@click.option("--interval", type=Seconds(0.1, 3600), default=2.0, show_default=True, help="Seconds between updates.")
 @click.option("--once", is_flag=True, help="Show one interval, and end.")
 @streaming
 def top(run: Invocation, interval: float, once: bool) -> None:

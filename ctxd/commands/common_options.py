@@ -12,7 +12,6 @@ import msgspec
 from ctxd.click_support import FAILURE, Stop
 from ctxd.errors import StateDirError
 from ctxd.formatting import count
-from ctxd.terminal import OutputFailed
 
 EXITS: Final = {None: 0, "warning": 1, "damage": 2, "data_loss": 3}
 """Exit code of a check by the severity of its worst finding."""
@@ -74,12 +73,7 @@ def document_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a Report or a 
 
 def show(as_json: bool, document: object, text: str) -> None:
     """Print the result on standard output: ``document`` as JSON, or ``text``. Raises: OutputFailed."""
-    try:
-        click.echo(msgspec.json.encode(document).decode() if as_json else text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(error) from error
+    click.echo(msgspec.json.encode(document).decode() if as_json else text)
 
 
 def progress(text: str) -> None:

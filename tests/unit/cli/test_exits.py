@@ -11,11 +11,13 @@ from importlib.metadata import entry_points
 import click
 import pytest
 
+from ctxd.cli.entry_point import main as start_ctx
 from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.main import _COMMANDS, cli
 from ctxd.remedies import COMMANDS
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.sessions import SessionResult
+from tests import programs
 from tests.fakes.daemon import HOLD, Refusal, smallest
 from tests.unit.cli.conftest import process
 from tests.waiting import interrupt
@@ -158,6 +160,78 @@ def test_output_that_cannot_be_written_is_a_failure_with_one_line(running, words
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ctx", "--help"),
+        ("ctx", "current"),
+        ("ctxd", "config"),
+        ("ctx", "artifact", "get", "tag:out/full"),
+        ("ctx", "materialize"),
+        ("ctx", "transcript", "t.jsonl", "--as", "claude-code-v1"),
+    ],
+)
+def test_unwritable_output_is_one_line_and_without_a_reader_the_program_ends_quietly(own, tmp_path, words):
+    own.user("one")
+    own.client.artifact_tag("out/full", artifact=own.client.artifact_put(data=bytes(200_000)).artifact)
+    own.client.context_current(session=own.id)
+    (tmp_path / "t.jsonl").write_text('{"type":"user","uuid":"u","sessionId":"S","message":{"content":"hi"}}\n')
+    full, (read, unread) = os.open("/dev/full", os.O_WRONLY), os.pipe()
+    os.close(read)
+    for stdout, code, told in (
+        (full, 1, "standard output cannot be written: No space left on device"),
+        (unread, 0, ""),
+    ):
+        with (tmp_path / "errors").open("w+b") as errors:
+            ran = programs.start(words[0], words[1:], cwd=tmp_path, stdout=stdout, stderr=errors)
+            assert ran.wait(60) == code
+            errors.seek(0)
+            said = errors.read().decode()
+        assert told in said and "Traceback" not in said, said
+        os.close(stdout)
+
+
+def test_the_id_of_the_current_context_without_standard_output_is_a_failure_with_one_line(own):
+    own.user("one")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", programs.SCRIPTS / "ctx", "current"],
+        stderr=subprocess.PIPE, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "ctx: standard output is closed; redirect it: >/dev/null\n")
+
+
+@pytest.mark.parametrize("command", [("artifact", "get", "tag:out/file"), ("materialize",)])
+def test_an_output_file_is_written_whole_or_reported_with_its_path(real, own, tmp_path, command):
+    own.user("one")
+    own.client.artifact_tag("out/file", artifact=own.client.artifact_put(data=b"text").artifact)
+    own.client.context_current(session=own.id)
+    refused = real(*command, "-o", str(tmp_path / "none/x"))
+    assert (refused.code, refused.err) == (1, f"ctx: {tmp_path}/none/x cannot be written: No such file or directory\n")
+    assert "cannot be written: No space left on device" in real(*command, "-o", "/dev/full").err
+    made, before = tmp_path / "made", tmp_path / "before"
+    before.write_text("earlier")
+    before.chmod(0o640)
+    umask = os.umask(0o027)
+    try:
+        assert (real(*command, "-o", str(made)).code, real(*command, "-o", str(before)).code) == (0, 0)
+    finally:
+        os.umask(umask)
+    assert made.read_bytes() == before.read_bytes() != b"earlier"
+    assert (made.stat().st_mode & 0o777, before.stat().st_mode & 0o777) == (0o640, 0o640)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["before", "made"]
+
+
+def test_an_interrupt_during_the_imports_is_130_without_a_word(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ctxd.cli.main.main", interrupted)
+    monkeypatch.setattr(sys, "argv", ["ctx", "status"])
+    with pytest.raises(SystemExit) as ended:
+        start_ctx()
+    assert (ended.value.code, capsys.readouterr()) == (130, ("", ""))
+
+
 def test_no_answer_in_time_is_124(scripted, daemon):
     daemon.script["daemon.status"] = lambda seen: HOLD
     ran = scripted("--timeout", "0.1", "status")
@@ -180,6 +254,9 @@ def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon)
         (["context", "-s", "s1"], "ctx: No such option '-s'; name the session as an argument: ctx context REV\n"),
         (["session", "close", "--session", "s1"], "name the session as an argument: ctx session close SESSION\n"),
         (["--timeout", "nan", "status"], "'nan' is not a finite number"),
+        (["top", "--interval", "nan", "--once"], "'nan' is not a finite number"),
+        (["query", "{:find [e]}", "--time", "nan"], "'nan' is not a finite number"),
+        (["artifact", "get", "3f9a01bc", "--json"], "--json requires -o FILE"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
         (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount LEFT=RIGHT"),
         (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: /nowhere: No such file or directory"),
@@ -235,6 +312,12 @@ def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, dae
         assert json.loads(ran.err) == {
             "error": {"code": "session_not_found", "message": "it is so", "hint": "look", "exit": 3}
         }
+
+
+@pytest.mark.requirement("CLI-2")
+def test_the_option_json_of_an_agent_leaves_errors_of_ctx_as_text(ctx):
+    ran = ctx("capture", "--", "/nowhere/agent", "--json")
+    assert ran.code != 0 and ran.err.startswith("ctx: ")
 
 
 def test_control_characters_in_a_message_are_escaped(scripted, daemon):
