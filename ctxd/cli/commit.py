@@ -15,7 +15,15 @@ from ctxd.cli.artifact import input_file, sent_upload
 from ctxd.cli.commit_context_download import download, downloaded
 from ctxd.cli.commit_lines import beginnings, commit_line
 from ctxd.cli.commit_lookup import is_tag, located_commit, newest_commit, owned_moment, tagged_commit
-from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
+from ctxd.cli.common_options import (
+    Invocation,
+    common,
+    listing,
+    note_next_page,
+    paged,
+    require_one_scope,
+    session_option,
+)
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
@@ -168,7 +176,7 @@ def log(
     """
     if commit is not None and (graph or everything or bare):
         raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")
-    _check_sessions(everything, session)
+    require_one_scope(everything, session)
     with run.client() as client:
         if graph or everything or bare:
             id = None if everything else session_if_any(client, session, refuses_several=True)
@@ -515,11 +523,6 @@ def _print_changed(run: Invocation, made: Commit) -> None:
         run.screen.line(commit_line(run, made))
 
 
-def _check_sessions(everything: bool, session: str | None) -> None:
-    if everything and session is not None:
-        raise Stop(USAGE, "--all and --session exclude each other", hint="leave one of them out")
-
-
 @click.command(cls=Command, examples="ctx branch\nctx branch --all -q")
 @click.option("--all", "everything", is_flag=True, help="Of all sessions.")
 @session_option
@@ -531,7 +534,7 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
 
     A branch tip is a commit without children.
     """
-    _check_sessions(everything, session)
+    require_one_scope(everything, session)
     with run.client() as client:
         id = None if everything else session_if_any(client, session, refuses_several=True)
         page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)

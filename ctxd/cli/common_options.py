@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import objects as complete_objects
 from ctxd.cli.id_completion import sessions as complete_sessions
+from ctxd.click_support import Stop
 from ctxd.terminal import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
@@ -128,6 +130,12 @@ def quiet(help: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def listing(run: Callable[P, R]) -> Callable[P, R]:
     """Add ``-q`` for ids; apply above ``common``."""
     return quiet("Ids only, one per line.")(run)
+
+
+def require_one_scope(everything: bool, session: str | None) -> None:
+    """Check that not both --all and --session are given. Raises: ``Stop``."""
+    if everything and session is not None:
+        raise Stop(USAGE, "--all and --session exclude each other", hint="leave one of them out")
 
 
 def paged(run: Callable[P, R]) -> Callable[P, R]:

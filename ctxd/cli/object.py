@@ -15,6 +15,7 @@ from ctxd.cli.common_options import (
     object_argument,
     paged,
     quiet,
+    require_one_scope,
     session_option,
 )
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
@@ -58,6 +59,7 @@ def ls(
     cursor: str | None,
 ) -> None:
     """List the objects of a session, or all."""
+    require_one_scope(everything, session)
     with run.client() as client:
         id = None if everything else session_if_any(client, session)
         page = client.object_list(session=id, type=type, level=level, limit=limit, cursor=cursor)

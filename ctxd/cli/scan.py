@@ -6,14 +6,14 @@ secrets.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common, session_option
+from ctxd.cli.common_options import Invocation, common, require_one_scope, session_option
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK
 from ctxd.cli.revision_lookup import session_id
 from ctxd.click_support import Command, Stop
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ctxd.secrets.redaction import Guard
 
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-_LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
-_UNREADABLE_SHOWN: Final = 3
+_IGNORED: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+_LEFT_OUT_SHOWN: Final = 3
 
 _PAGE: Final = min(500, PAGE_ITEMS_MAX)
 
@@ -38,6 +38,22 @@ class FoundSecret(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     line: int
     rule: str
     tag: str = ""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A place that was not searched, and the reason."""
+
+    place: str
+    reason: str
+
+
+class _Found(msgspec.Struct):
+    """Result of a scan. ``left_out``: what should have been searched; ``excluded``: commits that are too large."""
+
+    items: list[FoundSecret] = []
+    scanned: int = 0
+    left_out: list[LeftOut] = []
+    excluded: int = 0
 
 
 @click.command(
@@ -59,32 +75,47 @@ def scan(
     turn by turn, and captured and imported commits with their summaries, but no artifacts. Equal secrets in this data
     have equal tags.
 
-    Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read.
+    Exits with 0 if no secret is found, with 8 if one is, and with 1 if something cannot be read, also a file of more
+    than 64 MiB. With --json, "left_out" names it.
     """
     if paths and (session or everything):
         raise click.UsageError("PATHS exclude --session and --all, which search the daemon's data")
     in_daemon = everything or bool(session)
     if history and not in_daemon:
         raise click.UsageError("--history requires --session or --all: files on disk have no versions")
-    unreadable: list[str] = []
-    if in_daemon:
-        hits, scanned, unreadable = _stored(run, session, history)
-    else:
-        hits, scanned = _on_disk(run, paths or (Path(),), rules)
+    if rules is not None and in_daemon:
+        raise click.UsageError("--rules applies only to PATHS: the daemon's data is searched by the daemon's rules")
+    require_one_scope(everything, session)
+    found = _stored(run, session, history) if in_daemon else _on_disk(paths or (Path(),), rules)
+    hits = found.items
     if run.screen.as_json:
-        run.screen.document({"items": hits, "scanned": scanned})
+        run.screen.document(found)
     else:
         if hits:
             columns = ("PLACE", "LINE", "RULE", "TAG") if in_daemon else ("PLACE", "LINE", "RULE")
             rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag)[: len(columns)] for hit in hits]
             run.screen.table(columns, rows, right=(1,))
         searched = "object" if in_daemon else "file"
-        run.screen.note(f"{count(len(hits), 'secret')} in {count(scanned, searched)}")
-    if unreadable:
-        names = ", ".join(unreadable[:_UNREADABLE_SHOWN]) + (", …" if len(unreadable) > _UNREADABLE_SHOWN else "")
-        hint = "run ctxd verify, and restore a backup"
-        raise Stop(FAILURE, f"{count(len(unreadable), 'commit')} cannot be read: {names}", hint=hint, symbol="corrupt")
+        run.screen.note(f"{count(len(hits), 'secret')} in {count(found.scanned, searched)}")
+    if found.excluded:
+        has = "is left out: its delta has" if found.excluded == 1 else "are left out: their deltas have"
+        run.screen.note(f"{count(found.excluded, 'commit')} {has} more than 16 MiB")
+    if found.left_out:
+        raise _incomplete(found.left_out, in_daemon=in_daemon)
     return FOUND if hits else OK
+
+
+def _incomplete(left_out: Sequence[LeftOut], *, in_daemon: bool) -> Stop:
+    """The error for a scan that had to leave something out."""
+    names = ", ".join(
+        each.place if in_daemon else f"{each.place} ({each.reason})" for each in left_out[:_LEFT_OUT_SHOWN]
+    )
+    names += ", …" if len(left_out) > _LEFT_OUT_SHOWN else ""
+    if in_daemon:
+        hint = "run ctxd verify, and restore a backup"
+        return Stop(FAILURE, f"{count(len(left_out), 'commit')} cannot be read: {names}", hint=hint, symbol="corrupt")
+    message = f"{count(len(left_out), 'path')} {'was' if len(left_out) == 1 else 'were'} not searched: {names}"
+    return Stop(FAILURE, message, hint="make them readable, or name the other paths", symbol="unreadable")
 
 
 def guard_or_stop(rules: Path | None = None) -> "Guard":
@@ -98,65 +129,62 @@ def guard_or_stop(rules: Path | None = None) -> "Guard":
         raise Stop(FAILURE, str(refused), symbol="rules") from None
 
 
-def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
+def _on_disk(paths: tuple[Path, ...], rules: Path | None) -> _Found:
     guard = guard_or_stop(rules)
-    hits: list[FoundSecret] = []
-    scanned = 0
-    for place, data in _texts(run, paths):
-        scanned += 1
+    found = _Found()
+    for place, data in _texts(paths, found.left_out):
+        found.scanned += 1
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
-            hits.append(FoundSecret(place=guard.redacted(place), line=line, rule=hit.rule))
-    return hits, scanned
+            found.items.append(FoundSecret(place=guard.redacted(place), line=line, rule=hit.rule))
+    return found
 
 
-def _texts(run: Invocation, paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+def _texts(paths: tuple[Path, ...], left_out: list[LeftOut]) -> Iterator[tuple[str, bytes]]:
+    """Yield each file with its path. What cannot be read is added to ``left_out``."""
+
+    def leave_out(error: OSError) -> None:
+        left_out.append(LeftOut(str(error.filename), str(error.strerror)))
+
     for path in paths:
         if str(path) == "-":
             yield "-", sys.stdin.buffer.read()
-        elif path.is_dir():
-            for folder, folders, names in os.walk(path):
-                folders[:] = sorted(set(folders) - _LEFT_OUT)
+        elif os.path.isdir(path):
+            path.absolute()  # Raises in a deleted directory, which looks empty.
+            for folder, folders, names in os.walk(path, onerror=leave_out):
+                folders[:] = sorted(set(folders) - _IGNORED)
                 for name in sorted(names):
-                    yield from _file(run, Path(folder, name), named=False)
+                    yield from _file(Path(folder, name), left_out, is_named=False)
         else:
-            yield from _file(run, path, named=True)
+            yield from _file(path, left_out, is_named=True)
 
 
-def _file(run: Invocation, path: Path, *, named: bool) -> Iterator[tuple[str, bytes]]:
+def _file(path: Path, left_out: list[LeftOut], *, is_named: bool) -> Iterator[tuple[str, bytes]]:
     try:
-        if not path.is_file() and not named:
+        if not path.is_file() and not is_named:
             return
         if path.stat().st_size > _FILE_BYTES_MAX:
-            run.screen.note(f"{path} is left out: it has more than {_FILE_BYTES_MAX >> 20} MiB")
+            left_out.append(LeftOut(str(path), f"more than {_FILE_BYTES_MAX >> 20} MiB"))
             return
         yield str(path), path.read_bytes()
     except OSError as error:
-        if named:
-            raise Stop(FAILURE, f"{path} cannot be read: {error.strerror}") from None
-        run.screen.note(f"{path} is left out: {error.strerror}")
+        left_out.append(LeftOut(str(path), error.strerror or str(error)))
 
 
-def _stored(run: Invocation, session: str | None, history: bool) -> tuple[list[FoundSecret], int, list[str]]:
-    """Return the secrets in the daemon's data, the number of objects searched, and the commits that cannot be read."""
-    hits: list[FoundSecret] = []
-    unreadable: list[str] = []
-    scanned = left_out = 0
+def _stored(run: Invocation, session: str | None, history: bool) -> _Found:
+    found = _Found()
     with run.client() as client:
         id = session_id(client, session) if session else None
         cursor: str | None = None
         while True:
             page = client.object_scan(session=id, history=history, limit=_PAGE, cursor=cursor)
-            scanned += page.scanned
-            left_out += page.left_out
-            unreadable += page.unreadable
+            found.scanned += page.scanned
+            found.excluded += page.left_out
+            found.left_out += [LeftOut(commit, "damaged") for commit in page.unreadable]
             for row in page.objects:
                 line = row.lines[0] if row.lines else 0
                 place = f"{row.object} {row.label}"
-                hits += [FoundSecret(place=place, line=line, rule=found.rule, tag=found.tag) for found in row.found]
+                found.items += [FoundSecret(place=place, line=line, rule=each.rule, tag=each.tag) for each in row.found]
             cursor = page.next_cursor
             if cursor is None:
-                if left_out:
-                    has = "is left out: its delta has" if left_out == 1 else "are left out: their deltas have"
-                    run.screen.note(f"{count(left_out, 'commit')} {has} more than 16 MiB")
-                return hits, scanned, unreadable
+                return found

@@ -77,6 +77,11 @@ def search(
     """
     if rebuild == bool(words):
         raise Stop(USAGE, "search takes either words or --rebuild", hint="ctx search parser tabs")
+    narrowed = (value for name, value in conditions.items() if name != "limit")
+    if rebuild and any((session, project, since, until, newest, cursor, *narrowed)):
+        raise Stop(
+            USAGE, "--rebuild excludes all other options but --json: it is of the whole index", hint="leave them out"
+        )
     with run.client() as client:
         if rebuild:
             _rebuild(run, client)

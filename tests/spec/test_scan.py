@@ -1,7 +1,9 @@
 """Secrets: how `ctx scan` looks for them, and that it never shows one."""
 
 import json
+import os
 import sqlite3
+import subprocess
 from base64 import b64encode
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ from ctxd.rpc.handlers.objects import SCANNED_DELTA_BYTES_MAX
 from ctxd_client import SyncClient, connect_sync
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.session_types import Message
+from tests import programs
 from tests.client.running import Running
 from tests.spec.secrecy import OTHER, PASSWORD, TOKEN, Start, ctx, say
 from tests.spec.test_artifacts import upload
@@ -32,6 +35,57 @@ def test_ctx_scan_finds_secrets_on_disk_and_never_shows_them(daemon: Running, tr
     assert ctx(daemon.socket, "scan", str(tree / "clean.txt")).returncode == 0
     assert ctx(daemon.socket, "scan", "-", stdin=f"a {OTHER}").returncode == 8
     assert ctx(daemon.socket, "scan", str(tree / "none")).returncode == 1
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_fails_and_names_what_it_has_not_read(daemon: Running, tree: Path) -> None:
+    (tree / "key.pem").symlink_to("/proc/self/mem")
+    with (tree / "dump.sql").open("wb") as large:
+        large.truncate(65 * 1024 * 1024)
+    (tree / "private").mkdir(mode=0)
+    (tree / "conf").write_text(f"token = {TOKEN}\n")
+    found = ctx(daemon.socket, "scan", str(tree), "--json")
+    left_out = {Path(each["place"]).name: each["reason"] for each in json.loads(found.stdout)["left_out"]}
+    if os.geteuid() == 0:
+        # The superuser can read every directory.
+        left_out["private"] = "Permission denied"
+    assert left_out == {
+        "key.pem": "Input/output error",
+        "dump.sql": "more than 64 MiB",
+        "private": "Permission denied",
+    }
+    assert found.returncode == 1 and "not searched" in found.stderr
+    assert [each["rule"] for each in json.loads(found.stdout)["items"]] == ["github-token"]
+    named = ctx(daemon.socket, "scan", str(tree / "dump.sql"))
+    assert named.returncode == 1 and f"1 path was not searched: {tree}/dump.sql (more than 64 MiB)" in named.stderr
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_of_a_deleted_directory_fails(daemon: Running, tmp_path: Path) -> None:
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    command = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", programs.SCRIPTS / "ctx", "scan"]
+    done = subprocess.run(command, cwd=deleted, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("ctx: the current directory has been deleted")
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("scan --all -s s1", "--all and --session exclude each other"),
+        ("scan --all --rules rules.toml", "--rules applies only to PATHS"),
+        ("scan -s s1 --rules rules.toml", "--rules applies only to PATHS"),
+        ("object ls --all -s s1", "--all and --session exclude each other"),
+        ("search --rebuild -s s1", "--rebuild excludes all other options"),
+        ("search --rebuild --kind prompt", "--rebuild excludes all other options"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(daemon: Running, words: str, message: str) -> None:
+    done = ctx(daemon.socket, *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
 
 
 @pytest.mark.own_daemon
