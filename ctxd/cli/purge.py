@@ -30,6 +30,18 @@ _ARTIFACT: Final = "artifact:"
 _OUTPUTS_SHOWN: Final = 3
 """Number of tool calls that are named if a purge of a chat leaves their outputs."""
 
+_NOTHING: Final = ObjectPurgeResult(objects=(), versions=0, texts=0, residue=(), complete=True, receipt=None)
+
+
+class _Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of a purge beside those in the daemon: the number of hook events that waited for the daemon, and of
+    commits that a capture could not deliver, which were erased; and of the commits of a purged chat's session that
+    still have messages."""
+
+    waiting: int = 0
+    undelivered: int = 0
+    commits_left: int = 0
+
 
 @click.command(
     cls=Command,
@@ -84,10 +96,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         done = _with_commits(client, done, _with_content(client, object.removeprefix(_CHAT)) if commits else ())
         # The purge of the chat also erased the texts that its commits share with it.
         left = len(_with_content(client, object.removeprefix(_CHAT))) if is_chat and not turns else 0
-    if run.screen.as_json:
-        run.screen.document(done)
-    else:
-        _report(run, id, done, waiting, undelivered, left)
+    _report(run, id, done, _Beside(waiting=waiting, undelivered=undelivered, commits_left=left))
     if not done.complete:
         hint = "if a verification or a backup is running, the daemon erases the files when it ends"
         raise Stop(FAILURE, f"not yet erased: {', '.join(done.residue)}", hint=hint, symbol="residue")
@@ -117,25 +126,27 @@ def _erased_commits(session: str) -> int:
         raise Stop(FAILURE, message, hint="remove that file, then purge again", symbol="residue") from None
 
 
-def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, undelivered: int, left: int) -> None:
-    """Write the outcome of a purge. ``waiting``: the number of erased hook events; ``undelivered``: of erased commits
-    that a capture could not deliver; ``left``: of commits of the session that still have messages."""
+def _report(run: Invocation, id: str, done: ObjectPurgeResult, beside: _Beside) -> None:
+    """Write the outcome of a purge."""
+    if run.screen.as_json:
+        run.screen.document({**msgspec.structs.asdict(done), **msgspec.structs.asdict(beside)})
+        return
     run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
     if others := [short(each) for each in done.objects if each != id]:
         run.screen.line(f"purged with it, for the same text: {', '.join(others)}")
-    if waiting:
-        run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
-    if undelivered:
-        run.screen.line(f"{count(undelivered, 'commit')} of ctx capture that waited for the daemon, erased")
+    if beside.waiting:
+        run.screen.line(f"{count(beside.waiting, 'event')} that waited for the daemon quoted it, and were erased")
+    if beside.undelivered:
+        run.screen.line(f"{count(beside.undelivered, 'commit')} of ctx capture that waited for the daemon, erased")
     if done.complete:
-        _report_complete(run, id, done, left)
+        _report_complete(run, id, done, beside.commits_left)
     for path in done.existing:
         message = f"{cell(path)} still exists: its next change is recorded again, with all of its text"
         run.screen.note(f"{message}; remove the text from the file first")
 
 
 def _report_complete(run: Invocation, id: str, done: ObjectPurgeResult, left: int) -> None:
-    """Write what a complete purge has left. ``left``: as in ``_report``."""
+    """Write what a complete purge has left. ``left``: see ``_Beside.commits_left``."""
     if left:
         have = "has" if left == 1 else "have"
         run.screen.line(f"nothing of the chat is left; {count(left, 'commit')} of its session {have} other texts")
@@ -197,7 +208,7 @@ def _with_content(client: SyncClient, session: str) -> list[str]:
 
 def _erased_waiting(run: Invocation, waiting: int) -> int:
     if run.screen.as_json:
-        run.screen.document({"waiting": waiting})
+        _report(run, "", _NOTHING, _Beside(waiting=waiting))
     else:
         run.screen.line(f"erased {count(waiting, 'event')} that waited for the daemon; it has no such object")
     return OK
@@ -206,6 +217,9 @@ def _erased_waiting(run: Invocation, waiting: int) -> int:
 def _target(client: SyncClient, session: str | None, object: str, turns: tuple[int, ...]) -> tuple[str, str]:
     """Return the id of the object to purge, and a description of the part that is erased."""
     if object.startswith(_CHAT):
+        for turn in turns:
+            # The daemon's purge ignores turns that do not exist.
+            client.session_turn(object.removeprefix(_CHAT), turn=turn)
         which = f"turn {', '.join(map(str, turns))}" if turns else "every turn"
         return object, f"the messages of {object} in {which}"
     if object.startswith(_ARTIFACT):

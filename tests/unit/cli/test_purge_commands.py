@@ -66,6 +66,26 @@ def test_a_purge_names_each_file_that_still_exists_as_its_next_change_is_recorde
 
 
 @pytest.mark.requirement("SEC-15")
+def test_a_purge_of_a_turn_that_does_not_exist_erases_nothing(real, session):
+    before = real("session", "chat", session.id).out
+    ran = real("purge", f"chat:{session.id}", "--turn", "1", "--turn", "99", "--yes")
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith(f"ctx: session {session.id} has no turn 99; ")
+    assert real("session", "chat", session.id).out == before
+
+
+@pytest.mark.requirement("SEC-15")
+def test_the_json_of_a_purge_counts_the_commits_that_are_left(real, own):
+    own.user("hello")
+    done = real("purge", f"chat:{own.id}", "--yes", "--json").json
+    assert (done["waiting"], done["undelivered"], done["commits_left"]) == (0, 0, 0)
+    line = '{"type":"user","uuid":"u","sessionId":"S","message":{"role":"user","content":"hi"}}\n'
+    own.client.commit_checkpoint("claude-code-v1", line, session=own.id)
+    done = real("purge", f"chat:{own.id}", "--yes", "--json").json
+    assert (done["complete"], done["commits_left"]) == (True, 1)
+
+
+@pytest.mark.requirement("SEC-15")
 def test_a_purge_of_a_turn_names_the_tool_calls_whose_outputs_stay(real, session):
     call, chat = f"call-of-{session.id}", f"chat:{session.id}"
     done = real("purge", chat, "--turn", "1", "--yes")
