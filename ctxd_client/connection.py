@@ -1,12 +1,13 @@
 """One connection to the daemon, which may reply to calls in any order.
 
-It has the stream, the table of pending calls, and one task each for reading and writing. Only the writer sends, so a
-cancelled call never leaves half a line on the stream: it sends a cancel request, and its late reply is discarded. When
+It has the stream, the table of pending calls, and one task each for reading and writing. Only the writer sends, and as
+many calls as the daemon accepts at a time; the rest wait in order, and a cancelled one is taken back. A cancelled call
+that was sent never leaves half a line on the stream: a cancel request follows, and the late reply is discarded. When
 the stream ends, every waiting call fails. ``reconnecting_connection`` connects again.
 """
 
 import os
-from collections import deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Final, NamedTuple, TypeVar
@@ -26,8 +27,8 @@ from ctxd_protocol.methods.events import NoticeEvent, UnsubscribeParams
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes per read of the socket. Larger reads save wake-ups on large replies; the kernel buffers no more than this."""
 
-OUTBOX_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of queued lines above which further calls wait. A single line may exceed it: otherwise it could not be sent."""
+SEND_BYTES_MAX: Final = 1024 * 1024
+"""Bytes after which the writer adds no more lines to those that it sends together. A single line may exceed it."""
 
 CLOSE_S_MAX: Final = 1.0
 """Seconds that closing the socket may take before it is abandoned."""
@@ -109,7 +110,7 @@ async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncC
 class _Waiting:
     """One pending call."""
 
-    __slots__ = ("answer", "answered", "content", "error", "method", "sent")
+    __slots__ = ("answer", "answered", "content", "error", "method")
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -117,7 +118,6 @@ class _Waiting:
         self.answer: wire.IncomingLine | None = None
         self.content: bytes | None = None
         self.error: CallFailed | None = None
-        self.sent = False
 
 
 class AsyncConnection:
@@ -134,12 +134,12 @@ class AsyncConnection:
         self._takes_files = False
         self._arrived = anyio.Event()
         self._waiting: dict[int, _Waiting] = {}
+        self._unsent: OrderedDict[int, bytes] = OrderedDict()
+        """Lines of the waiting calls that were not sent yet, by id."""
         self._abandoned: set[int] = set()
-        self._outbox: deque[tuple[int | None, bytes]] = deque()
-        self._outbox_bytes = 0
+        """Cancelled calls that were sent, and that the daemon has yet to answer."""
+        self._cancels: list[bytes] = []
         self._changed = anyio.Event()
-        self._drained = anyio.Event()
-        self._slots = anyio.Semaphore(self.limits.in_flight, fast_acquire=True)
         self._next_id = 0
         self._lost: CallFailed | None = None
         self._retired = False
@@ -157,8 +157,8 @@ class AsyncConnection:
 
     @property
     def unanswered(self) -> int:
-        """Number of calls without a reply, abandoned ones included."""
-        return len(self._waiting) + len(self._abandoned)
+        """Number of sent calls without a reply, abandoned ones included."""
+        return len(self._waiting) - len(self._unsent) + len(self._abandoned)
 
     async def run(self) -> None:
         """Read and write until the stream ends, then fail every waiting call. Raises nothing but cancellation."""
@@ -177,7 +177,7 @@ class AsyncConnection:
     async def call(self, call: Call[R], deadline: float) -> R:
         """Make ``call`` and return its result; ``deadline`` is on the clock of ``now``.
 
-        Waits for a free slot if as many calls are in flight as the daemon allows.
+        Waits while as many calls are in flight as the daemon allows.
         Raises: the error that the daemon returns; ``InvalidCall`` or ``TooLarge`` before sending; ``ConnectionLost`` if
         the stream ends first; ``TimeoutError``.
         Cancel: a cancel request is sent; whether a write was applied is then unknown.
@@ -191,9 +191,11 @@ class AsyncConnection:
     async def _exchange(self, call: Call[R]) -> R:
         self._next_id += 1
         id, line = self._next_id, wire.request_line(self._next_id, call, self.limits)
-        await self._room()
+        if not self.usable:
+            raise self._unsent_error()
         waiting = self._waiting[id] = _Waiting(call.method.name)
-        self._post(id, line)
+        self._unsent[id] = line
+        self._changed.set()
         try:
             await waiting.answered.wait()
         except BaseException:
@@ -240,12 +242,12 @@ class AsyncConnection:
         ``descriptors``. Only while no call is pending."""
         self.limits = limits
         self._takes_files = descriptors
-        self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
 
     def retire(self) -> None:
-        """Accept no new calls, and close once the pending ones have their replies."""
+        """Send no more calls, and close once those that were sent have their replies."""
         self._retired = True
-        self._wake()
+        for id in list(self._unsent):
+            self._settle(id, error=self._unsent_error())
         self._end_if_idle()
 
     def close(self) -> None:
@@ -253,55 +255,57 @@ class AsyncConnection:
         self._end(ConnectionLost("the client closed the connection"))
         self._scope.cancel()
 
-    async def _room(self) -> None:
-        """Take a slot and wait for room in the outbox: the daemon accepts a limited number of calls in flight. A reply
-        or the end of the connection frees the slot."""
-        await self._slots.acquire()
-        try:
-            while self.usable and self._outbox_bytes >= OUTBOX_BYTES_MAX:
-                await self._drained.wait()
-            if self._lost is not None:
-                raise ConnectionLost(self._lost.message, outcome="not_applied")
-            if self._retired:
-                raise ConnectionLost("the daemon is stopping", outcome="not_applied")
-        except BaseException:
-            self._slots.release()
-            raise
-
-    def _post(self, id: int | None, line: bytes) -> None:
-        self._outbox.append((id, line))
-        self._outbox_bytes += len(line)
-        self._changed.set()
+    def _unsent_error(self) -> CallFailed:
+        reason = "the daemon is stopping" if self._lost is None else self._lost.message
+        return ConnectionLost(reason, outcome="not_applied")
 
     def _give_up(self, id: int) -> None:
-        waiting = self._waiting.pop(id, None)
-        if waiting is None or self._lost is not None:
+        if self._waiting.pop(id, None) is None:
             return
-        if waiting.sent:
+        if self._unsent.pop(id, None) is None:
             self._abandoned.add(id)
-            self._post(None, wire.cancel_line(id))
-            return
-        self._outbox = deque(entry for entry in self._outbox if entry[0] != id)
-        self._outbox_bytes = sum(len(line) for _, line in self._outbox)
-        self._slots.release()
-        self._end_if_idle()
+            self._cancels.append(wire.cancel_line(id))
+            self._changed.set()
+        else:
+            self._end_if_idle()
+
+    def _settle(
+        self,
+        id: int,
+        answer: wire.IncomingLine | None = None,
+        content: bytes | None = None,
+        error: CallFailed | None = None,
+    ) -> None:
+        """End the call ``id``: its caller continues, unless it has given up, and one more call may be sent."""
+        self._abandoned.discard(id)
+        self._unsent.pop(id, None)
+        waiting = self._waiting.pop(id, None)
+        if waiting is not None:
+            waiting.answer, waiting.content, waiting.error = answer, content, error
+            waiting.answered.set()
+        if self._unsent:
+            self._changed.set()
 
     async def _write(self) -> None:
         while True:
-            while not self._outbox:
+            while not (lines := self._due()):
                 self._changed = anyio.Event()
                 await self._changed.wait()
-            lines = [line for _, line in self._outbox]
-            for id, _ in self._outbox:
-                if id in self._waiting:
-                    self._waiting[id].sent = True
-            self._outbox.clear()
-            self._outbox_bytes = 0
-            self._wake()
             try:
                 await self._stream.send(b"".join(lines))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return  # the reader still takes the replies that arrived before, then sees the end of the stream
+
+    def _due(self) -> list[bytes]:
+        """Take the lines to be sent together, which count as sent: the cancel requests, and as many calls as the daemon
+        accepts."""
+        lines, self._cancels = self._cancels, []
+        size = 0
+        while self._unsent and self.unanswered < self.limits.in_flight and size < SEND_BYTES_MAX:
+            line = self._unsent.popitem(last=False)[1]
+            lines.append(line)
+            size += len(line)
+        return lines
 
     async def _read(self) -> None:
         lines = wire.LineDecoder()
@@ -325,42 +329,23 @@ class AsyncConnection:
         if answer.id is None and answer.error is not None:
             self._fail_unidentified(answer.error)
         if isinstance(answer.id, int):
-            content = self._files.content(answer)
-            waiting = self._waiting.pop(answer.id, None)
-            if waiting is not None:
-                waiting.answer = answer
-                waiting.content = content
-                waiting.answered.set()
-                self._slots.release()
-            elif answer.id in self._abandoned:
-                self._abandoned.remove(answer.id)
-                self._slots.release()
+            self._settle(answer.id, answer, self._files.content(answer))
         self._end_if_idle()
 
     def _fail_unidentified(self, error: ErrorObject) -> None:
         """Fail the call whose id the daemon could not read, with its ``error``.
 
         If several calls are in flight, it may be any of them: all fail, and the connection ends, because later replies
-        can no longer be matched to slots.
+        can no longer be matched to calls.
         """
-        sent = [id for id, waiting in self._waiting.items() if waiting.sent]
-        if len(sent) == 1 and not self._abandoned:
-            waiting = self._waiting.pop(sent[0])
-            waiting.error = from_wire(error, waiting.method)
-            waiting.answered.set()
-            self._slots.release()
-            return
+        sent = [id for id in self._waiting if id not in self._unsent]
+        is_known = len(sent) == 1 and not self._abandoned
         for id in sent:
-            waiting = self._waiting.pop(id)
-            waiting.error = from_wire(error, waiting.method)
-            waiting.error.outcome = "unknown"
-            waiting.answered.set()
-            self._slots.release()
-        self.close()
-
-    def _wake(self) -> None:
-        self._drained.set()
-        self._drained = anyio.Event()
+            failure = from_wire(error, self._waiting[id].method)
+            failure.outcome = failure.outcome if is_known else "unknown"
+            self._settle(id, error=failure)
+        if not is_known:
+            self.close()
 
     def _end_if_idle(self) -> None:
         if self._retired and not self._waiting:
@@ -369,16 +354,12 @@ class AsyncConnection:
     def _end(self, reason: CallFailed) -> None:
         if self._lost is None:
             self._lost = reason
-        for waiting in self._waiting.values():
-            waiting.error = (
-                ConnectionLost(self._lost.message, outcome="unknown" if waiting.sent else "not_applied")
-                if isinstance(self._lost, ConnectionLost)
-                else self._lost
-            )
-            waiting.answered.set()
-        for _ in range(self.unanswered):
-            self._slots.release()
-        self._waiting.clear()
+        for id in list(self._waiting):
+            if id in self._unsent:
+                self._settle(id, error=self._unsent_error())
+            elif isinstance(self._lost, ConnectionLost):
+                self._settle(id, error=ConnectionLost(self._lost.message))
+            else:
+                self._settle(id, error=self._lost)
         self._abandoned.clear()
-        self._wake()
         self._arrived.set()

@@ -10,7 +10,8 @@ from ctxd_client import connect
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.declaration import Nothing
+from ctxd_protocol.methods.declaration import Nothing, WriteResult
+from ctxd_protocol.methods.sessions import SystemPromptParams
 from ctxd_protocol.status_types import DaemonStatus
 from tests.fakes.daemon import HELLO, HOLD, WAIT_S
 
@@ -156,6 +157,26 @@ async def test_a_call_cancelled_while_its_line_is_sent_never_leaves_a_partial_li
         assert b"rpc.discover" not in sent, "a line that still waited is taken back"
         assert b"$/cancelRequest" in sent.splitlines()[1]
         connection.close()
+
+
+async def test_a_call_behind_a_large_cancelled_one_is_sent_as_soon_as_the_daemon_reads_on():
+    stream = StuckStream()
+    connection = AsyncConnection(stream)
+    large = Call("session.set_system_prompt", SystemPromptParams(session="s1", content="x" * 2**20), WriteResult)
+    async with anyio.create_task_group() as group:
+        group.start_soon(connection.run)
+        await begin(group, connection.call, Call("daemon.status", Nothing(), DaemonStatus), math.inf)
+        await stream.sending.wait()
+        cancelled = await begin(group, connection.call, large, math.inf)
+        await begin(group, connection.call, Call("rpc.discover", Nothing(), dict), math.inf)
+        cancelled.cancel()
+        await anyio.wait_all_tasks_blocked()
+        stream.release.set()
+        await anyio.wait_all_tasks_blocked()
+        sent = b"".join(stream.sent)
+        group.cancel_scope.cancel()
+    assert b"set_system_prompt" not in sent
+    assert b"rpc.discover" in sent
 
 
 async def test_closing_the_client_ends_its_waiting_calls(daemon):
