@@ -4,7 +4,9 @@ After a transient failure a call is repeated within its deadline, with the same 
 carries the newest receipt seen, so that a daemon that has lost acknowledged writes reports it.
 """
 
+from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakSet
 
 from ctxd_client.connection import AsyncConnection, AsyncLock, Runner, now, open_connection, require_here, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
@@ -29,10 +31,17 @@ class ReconnectingConnection:
         self._connection: AsyncConnection | None = None
         self._opening = AsyncLock()  # held over connecting and hello, so that one caller reconnects for all
         self._closed = False
+        self._for_events: WeakSet[ReconnectingConnection] = WeakSet()
 
     def for_events(self) -> "ReconnectingConnection":
-        """The transport for receiving notifications: this one, unless waiting for them would block its calls."""
-        return self if AsyncConnection.SHARED else ReconnectingConnection(self.place, self.runner, self._client)
+        """The transport for receiving notifications: this one, unless waiting for them would block its calls; then one
+        that closes with it."""
+        if AsyncConnection.SHARED:
+            return self
+        transport = ReconnectingConnection(self.place, self.runner, self._client)
+        self._for_events.add(transport)
+        transport._closed = self._closed  # after the addition, which a thread that closes may have missed
+        return transport
 
     async def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, repeat it as long as that is safe and ``retry`` allows, and return its result.
@@ -105,7 +114,8 @@ class ReconnectingConnection:
             if self._closed:
                 raise Closed
             if self._connection is None or not self._connection.usable:
-                self._connection = await self._connect(deadline)
+                await self._connect(deadline)
+            assert self._connection is not None, "a failed connection raises"
             return self._connection
 
     def close(self) -> None:
@@ -113,6 +123,9 @@ class ReconnectingConnection:
         self._closed = True
         if self._connection is not None:
             self._connection.close()
+        with suppress(KeyError):  # an iterator that ends meanwhile leaves the set
+            while True:
+                self._for_events.pop().close()
 
     async def _attempt(self, call: Call[R], deadline: float) -> tuple[R, AsyncConnection]:
         connection = await self.open(deadline)
@@ -127,19 +140,20 @@ class ReconnectingConnection:
             self.last_receipt = receipt
         return result, connection
 
-    async def _connect(self, deadline: float) -> AsyncConnection:
+    async def _connect(self, deadline: float) -> None:
         try:
-            connection = await open_connection(self.place.path, self.runner, deadline)
+            connection = self._connection = await open_connection(self.place.path, self.runner, deadline)
         except TimeoutError:
             raise
         except OSError as error:
             raise unreachable(self.place, error) from error
         try:
+            if self._closed:  # by another thread, before it saw the connection
+                raise Closed
             await self._greet(connection, deadline)
         except BaseException:
             connection.close()
             raise
-        return connection
 
     async def _greet(self, connection: AsyncConnection, deadline: float) -> None:
         name, version = self._client

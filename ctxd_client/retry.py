@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final
 
-from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, InvalidCall, TimedOut, Unavailable
+from ctxd_client.errors import CallFailed, Closed, ConnectFailed, ConnectionLost, InvalidCall, TimedOut, Unavailable
 from ctxd_client.socket_lookup import SocketPlace, remedy
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.declaration import Method
@@ -91,9 +91,9 @@ def pause_s(error: CallFailed, attempt: int, retry: Retry) -> float:
 
 
 def final_error(error: CallFailed, *, unknown: bool) -> CallFailed:
-    """``error`` with the outcome of all attempts: after one with an ``unknown`` outcome, ``Unavailable`` does not prove
-    that the write was not applied."""
-    if unknown and isinstance(error, Unavailable):
+    """``error`` with the outcome of all attempts: after one with an ``unknown`` outcome, neither ``Unavailable`` nor
+    ``Closed`` proves that the write was not applied."""
+    if unknown and isinstance(error, Unavailable | Closed):
         error.outcome = "unknown"
     return error
 

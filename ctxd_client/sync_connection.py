@@ -155,14 +155,16 @@ class BlockingConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket. A thread that waits for it raises ``ConnectionLost``."""
+        with suppress(OSError):  # not connected yet, or closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.leave()
+
+    def leave(self) -> None:
+        """Close this process's copy of the socket. In a forked child, the parent's connection stays open."""
         self.usable = False
         self._socket.close()
         self._files.close()
-
-    def leave(self) -> None:
-        """In a forked child: close its copy of the socket. The parent's connection stays open."""
-        self.close()
 
     def arm(self, deadline: float) -> None:
         """Bound the next operation on the socket. Raises: ``TimeoutError`` if ``deadline`` has passed."""

@@ -58,9 +58,9 @@ class SyncNotices:
 
     def close(self) -> None:
         """Unsubscribe, if still connected. A later iteration raises ``Closed``."""
-        self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        was_closed, self._closed = self._closed, True
+        connection = self._connection  # which only the iteration replaces, perhaps in another thread
+        if connection is not None and not was_closed:
             connection.unlisten(self._subscription)
 
     def __iter__(self) -> Self:

@@ -5,7 +5,9 @@ After a transient failure a call is repeated within its deadline, with the same 
 carries the newest receipt seen, so that a daemon that has lost acknowledged writes reports it.
 """
 
+from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakSet
 
 from ctxd_client.sync_connection import (
     BlockingConnection,
@@ -38,10 +40,17 @@ class SyncReconnectingConnection:
         self._connection: BlockingConnection | None = None
         self._opening = BlockingLock()  # held over connecting and hello, so that one caller reconnects for all
         self._closed = False
+        self._for_events: WeakSet[SyncReconnectingConnection] = WeakSet()
 
     def for_events(self) -> "SyncReconnectingConnection":
-        """The transport for receiving notifications: this one, unless waiting for them would block its calls."""
-        return self if BlockingConnection.SHARED else SyncReconnectingConnection(self.place, self.runner, self._client)
+        """The transport for receiving notifications: this one, unless waiting for them would block its calls; then one
+        that closes with it."""
+        if BlockingConnection.SHARED:
+            return self
+        transport = SyncReconnectingConnection(self.place, self.runner, self._client)
+        self._for_events.add(transport)
+        transport._closed = self._closed  # after the addition, which a thread that closes may have missed
+        return transport
 
     def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, repeat it as long as that is safe and ``retry`` allows, and return its result.
@@ -112,7 +121,8 @@ class SyncReconnectingConnection:
             if self._closed:
                 raise Closed
             if self._connection is None or not self._connection.usable:
-                self._connection = self._connect(deadline)
+                self._connect(deadline)
+            assert self._connection is not None, "a failed connection raises"
             return self._connection
 
     def close(self) -> None:
@@ -120,6 +130,9 @@ class SyncReconnectingConnection:
         self._closed = True
         if self._connection is not None:
             self._connection.close()
+        with suppress(KeyError):  # an iterator that ends meanwhile leaves the set
+            while True:
+                self._for_events.pop().close()
 
     def _attempt(self, call: Call[R], deadline: float) -> tuple[R, BlockingConnection]:
         connection = self.open(deadline)
@@ -134,19 +147,20 @@ class SyncReconnectingConnection:
             self.last_receipt = receipt
         return result, connection
 
-    def _connect(self, deadline: float) -> BlockingConnection:
+    def _connect(self, deadline: float) -> None:
         try:
-            connection = open_connection(self.place.path, self.runner, deadline)
+            connection = self._connection = open_connection(self.place.path, self.runner, deadline)
         except TimeoutError:
             raise
         except OSError as error:
             raise unreachable(self.place, error) from error
         try:
+            if self._closed:  # by another thread, before it saw the connection
+                raise Closed
             self._greet(connection, deadline)
         except BaseException:
             connection.close()
             raise
-        return connection
 
     def _greet(self, connection: BlockingConnection, deadline: float) -> None:
         name, version = self._client

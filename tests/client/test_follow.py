@@ -7,7 +7,8 @@ from ctxd_client import Closed, connect, connect_sync
 from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.session_types import Notice
-from tests.fakes.daemon import Refusal, drop, once
+from tests.client.test_sync import outcome_of
+from tests.fakes.daemon import WAIT_S, Refusal, drop, once
 
 pytestmark = pytest.mark.anyio
 
@@ -206,3 +207,32 @@ async def test_a_task_that_waits_for_a_notice_raises_closed_when_the_block_ends(
             await anyio.to_thread.run_sync(daemon.wait, "session.notices")
             await client.daemon_status()
     assert raised == [True]
+
+
+@pytest.mark.requirement("CLT-12")
+@pytest.mark.parametrize("closed", ["iterator", "client"])
+def test_closing_the_iterator_or_the_client_ends_the_iteration_of_another_thread(daemon, closed):
+    Journal(daemon)
+    with connect_sync(daemon.path) as client:
+        notices = client.follow("s1")
+        waiting, raised = outcome_of(lambda: next(notices))
+        daemon.wait("session.notices")
+        if closed == "iterator":
+            notices.close()
+            waiting.join(WAIT_S)
+    waiting.join(WAIT_S)
+    (error,) = raised
+    assert isinstance(error, Closed)
+    assert f"the {'iterator of notices' if closed == 'iterator' else 'client'} is closed" in str(error)
+
+
+@pytest.mark.requirement("CLT-12")
+def test_following_after_the_end_of_the_client_raises_closed(daemon):
+    Journal(daemon)
+    with connect_sync(daemon.path) as client:
+        notices = client.follow("s1")
+        notices.__enter__()
+    for ended in (notices, client.follow("s1")):
+        with pytest.raises(Closed, match="the client is closed"):
+            next(ended)
+    assert len(daemon.of("events.subscribe")) == 1

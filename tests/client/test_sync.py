@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from ctxd_client import Closed, Conflict, InvalidState, TimedOut, TooLarge, Unavailable, connect_sync
-from tests.fakes.daemon import HELLO, HOLD, Refusal, ScriptedDaemon, drop, once
+from ctxd_client import CallFailed, Closed, Conflict, InvalidState, TimedOut, TooLarge, Unavailable, connect_sync
+from tests.fakes.daemon import HELLO, HOLD, WAIT_S, Refusal, ScriptedDaemon, drop, once
 
 
 @pytest.mark.requirement("CLT-2")
@@ -163,3 +163,34 @@ def test_file_bytes_are_sent_unchanged(daemon):
     binary, text = daemon.of("file.index")
     assert (binary.params["content"], binary.params["content_base64"]) == (None, "/wA=")
     assert (text.params["content"], text.params["content_base64"], text.params["cause"]) == ("text", None, "edit")
+
+
+def outcome_of(call):
+    """Start ``call`` in a thread. Returns: the thread, and a list for the exception that the call raises."""
+    raised = []
+
+    def run():
+        try:
+            call()
+        except CallFailed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+@pytest.mark.requirement("CLT-12")
+@pytest.mark.parametrize("held", ["session.append", "hello"])
+def test_closing_the_client_ends_a_call_of_another_thread(daemon, held):
+    with connect_sync(daemon.path, deadline_s=None) as client:
+        if held == "hello":
+            daemon.stop()
+            daemon.listen()
+        daemon.script[held] = lambda seen: HOLD
+        waiting, raised = outcome_of(lambda: client.session_append("s1", []))
+        daemon.wait(held, 2 if held == "hello" else 1)
+    waiting.join(WAIT_S)
+    (error,) = raised
+    assert isinstance(error, Closed)
+    assert error.outcome == "unknown"

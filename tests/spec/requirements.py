@@ -389,7 +389,8 @@ CLT-7 | The client declares tools by which a model lists, activates, deactivates
 CLT-8 | If the deadline of a call passes while the call is being repeated, the call raises the previous failure, which names the cause; for a write its outcome is unknown. | ctxd
 CLT-9 | While a call is repeated, the client reports each failure to the caller's `on_retry`; `ctx` prints the first one that it still has after a second. | ctxd
 CLT-10 | A forked process may go on with a synchronous client: it connects again on first use, on a connection of its own, and waits for no call of its parent. An asynchronous client raises `Closed` at once outside its process and event loop. | ctxd
-CLT-11 | Iterating the notices of `follow` after its block has ended raises `Closed`, also in a task of the asynchronous client that waits for a notice. | ctxd
+CLT-11 | Iterating the notices of `follow` after its block has ended raises `Closed`, also in a task or thread that waits for a notice. | ctxd
+CLT-12 | The end of a client ends its waiting calls, those of other threads included, and every iteration of `follow`, with `Closed`. | ctxd
 MCP-1 | `ctx mcp` is an MCP server for a harness, in both eras of the protocol: its tools list, activate, deactivate and pin objects of the session, commit it, and search the text of all sessions; `ctx://object/ID` is the content of an object, and `ctx://commit/ID` the context of a commit as text. | ctxd
 MCP-2 | The declarations of all its tools have at most 450 tokens of four bytes. | ctxd
 MCP-3 | A call applies to the session of `-s`, else to the session that captures the harness's own session, else to that of `$CTXD_SESSION`, else to the default of every command. If nothing captures the harness's session, or several are open by default, the call fails with an error that contains the remedy, and no other session changes. A search covers all sessions and needs none. | ctxd
