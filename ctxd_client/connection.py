@@ -7,6 +7,7 @@ the stream ends, every waiting call fails. ``reconnecting_connection`` connects 
 """
 
 import os
+import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -100,9 +101,17 @@ class AsyncLock:
 
 
 async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncConnection":
-    """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``. Cancel: safe."""
-    with anyio.fail_after(deadline - now()):
-        connection = AsyncConnection(await anyio.connect_unix(path))
+    """Connect to the socket at ``path``. Raises: ``OSError``, of these ``BlockingIOError`` if too many connections wait
+    there; ``TimeoutError``. Cancel: safe."""
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connecting.setblocking(False)
+        connecting.connect(path)
+        with anyio.fail_after(deadline - now()):
+            connection = AsyncConnection(await UNIXSocketStream.from_socket(connecting))
+    except BaseException:
+        connecting.close()
+        raise
     runner.group.start_soon(connection.run)
     return connection
 

@@ -76,7 +76,8 @@ class TimedOut(Unavailable):
 
 
 class ConnectFailed(Unavailable):
-    """No daemon listens at ``path``: it is not running, or it uses another socket. Start it, or name its socket."""
+    """No daemon accepts a connection at ``path``: it is stopped, stuck, or uses another socket. Start it, or name its
+    socket."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, code="connect_failed", hint=hint, retryable=True, outcome="not_applied")

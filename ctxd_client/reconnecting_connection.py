@@ -100,7 +100,9 @@ class ReconnectingConnection:
                 raise late(self.place, Call("hello", HelloParams(), HelloResult), limit_s) from None
             except Unavailable as error:
                 pause = pause_s(error, attempt, retry)
-                if now() + pause > started + wait_s:
+                # A daemon that accepts no connection is there, and has as long as for its reply.
+                accepts = not isinstance(error.__cause__, BlockingIOError)
+                if now() + pause > started + (wait_s if accepts else limit_s):
                     raise
             await sleep(pause)
 

@@ -120,6 +120,9 @@ def late_again(failure: CallFailed, call: Call[Any], deadline_s: float | None) -
 
 def unreachable(place: SocketPlace, reason: OSError) -> ConnectFailed:
     """The exception for a failed connection to the socket at ``place``."""
+    if isinstance(reason, BlockingIOError):
+        message = f"the daemon at {place.path} accepts no connection: too many wait already"
+        return ConnectFailed(message, path=place.path, hint=remedy(place, reason))
     causes = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "connection refused (stale socket?)"}
     cause = causes.get(type(reason), reason.strerror or str(reason))
     return ConnectFailed(f"no daemon at {place.path}: {cause}", path=place.path, hint=remedy(place, reason))

@@ -51,6 +51,8 @@ def remedy(place: SocketPlace, reason: OSError) -> str:
     """The remedy for a failed connection to ``place``."""
     if isinstance(reason, PermissionError):
         return "the socket belongs to another user or group: run as that user, or join its group"
+    if isinstance(reason, BlockingIOError):
+        return "repeat the call later; ctx doctor checks the daemon"
     if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:
         return f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter one"
     if place.origin in ("argument", "CTXD_SOCKET"):

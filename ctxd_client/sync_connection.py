@@ -75,11 +75,13 @@ class BlockingLock:
 
 
 def open_connection(path: str, _: Runner, deadline: float) -> "BlockingConnection":
-    """Connect to the socket at ``path``. Raises: ``OSError``, ``TimeoutError``."""
+    """Connect to the socket at ``path``. Raises: ``OSError``, of these ``BlockingIOError`` if too many connections wait
+    there; ``TimeoutError``."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection = BlockingConnection(stream)
     try:
         connection.arm(deadline)
+        stream.setblocking(False)
         stream.connect(path)
     except BaseException:
         connection.close()

@@ -1,5 +1,6 @@
 """One call: what goes out, what comes back, and what is raised."""
 
+import socket
 import sys
 
 import anyio
@@ -138,8 +139,6 @@ async def test_a_call_with_text_outside_utf8_is_rejected_before_sending(daemon):
 async def test_without_a_daemon_the_error_names_the_path_and_the_remedy(tmp_path, how):
     path = tmp_path / "none.sock"
     if how == "stale":
-        import socket
-
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(str(path))
     with pytest.raises(ConnectFailed) as caught:
@@ -150,6 +149,29 @@ async def test_without_a_daemon_the_error_names_the_path_and_the_remedy(tmp_path
     with pytest.raises(ConnectFailed) as caught_too, connect_sync(path):
         pass
     assert str(caught_too.value) == str(caught.value)
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """A socket that accepts nothing, with as many connections as may wait there."""
+    path = str(tmp_path / "crowded.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(path)
+        listener.listen(0)
+        waiting.connect(path)
+        yield path
+
+
+@pytest.mark.requirement("CLT-2")
+async def test_a_daemon_that_accepts_no_connection_is_tried_until_the_deadline(crowded):
+    began = anyio.current_time()
+    with pytest.raises(ConnectFailed, match=r"accepts no connection: too many wait .*ctx doctor"):
+        async with connect(crowded, deadline_s=0.5):
+            pass
+    with pytest.raises(ConnectFailed, match=r"accepts no connection: too many wait .*ctx doctor"):
+        with connect_sync(crowded, deadline_s=0.5):
+            pass
+    assert anyio.current_time() - began > 0.5, "each connects again"
 
 
 async def test_concurrent_calls_each_get_their_own_response_in_any_order(daemon):

@@ -380,7 +380,7 @@ REV-3 | `session.turn` finds a turn by its number, its distance from another, or
 REV-4 | `ctx context`, its `--diff`, `ctx session show`, `ctx object as-of`, `ctx object diff` and `ctx query --at` accept revisions. A context at a turn is its newest request, or if it has none, its newest text; a context at a time is chosen in the same way from the contexts recorded by then. An object at a turn is shown as of the end of the turn, an object at a context id as the model saw it. | ctxd
 REV-5 | `ctx epoch show` prints the system context that the model had received by a revision: the baseline, then each update, with its turn, its time and the version of each file or entry that it came from. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
-CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd
+CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. It connects again, until the deadline, to a daemon that accepts no connection. | ctxd
 CLT-3 | Importing the client requires only anyio, msgspec and the protocol package. | ctxd
 CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite, bytes for text) is refused before it is sent, and so is a deadline that is not a number of seconds up to 1e9. An error without an id fails every call that it may concern. | ctxd
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
