@@ -30,6 +30,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
+from ctxd.transcripts.claude_code import IN_EDITOR
 from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -59,6 +60,7 @@ _SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
             "task-notification",
             "teammate-message",
             "user-memory-input",
+            *IN_EDITOR,
         }
     ),
     "codex": frozenset(

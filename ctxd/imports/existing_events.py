@@ -9,6 +9,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
-from ctxd.transcripts.claude_code import is_typed, wrapper_of
+from ctxd.transcripts.claude_code import is_typed, without_editor, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
@@ -106,7 +107,7 @@ class ExistingEvents:
         """The ids of calls that share a native id and were not found yet, by that id, in order."""
         self._current: dict[str, str] = {}
         """The recorded id of the call of the transcript that used a shared native id last."""
-        for event in events:
+        for event in chain.from_iterable(map(_as_read, events)):
             if isinstance(event, ToolCallEvent):
                 self._reused.setdefault(native_call_id(event.call), OrderedDict())[event.call] = None
             for key in _keys(event)[:1]:
@@ -272,6 +273,17 @@ class HandedOverStart(NamedTuple):
     def label(self) -> dict[str, str]:
         """The label that records it."""
         return {_LABEL: f"{self.size} {self.events} {self.digest}"}
+
+
+def _as_read(event: Event) -> list[Event]:
+    """Return the events that a transcript has for an event of hooks: earlier versions recorded some notices as prompts,
+    or at the start of prompts."""
+    if not isinstance(event, PromptEvent):
+        return [event]
+    if (kind := wrapper_of(event.text)) is not None:
+        return [SystemEvent(text=event.text, kind=kind, sidechain=event.sidechain, secrets=event.secrets)]
+    notices, own = without_editor(event.text)
+    return [*notices, msgspec.structs.replace(event, text=own)] if notices else [event]
 
 
 def _keys(event: Event) -> tuple[Key, ...]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from ctxd.transcripts.record_decoding import (
     Entry,
     Line,
@@ -25,12 +27,21 @@ from ctxd.transcripts.record_decoding import (
 )
 from ctxd_protocol import event_types as typed
 
+IN_EDITOR: Final = (
+    "ide_opened_file", "ide_closed_file", "ide_selection", "ide_diagnostics", "terminal", "browser",
+    "browser_instruction",
+)  # fmt: skip
+"""Kinds of notices about what a person has open or selected. Extensions of editors put them before the prompt."""
+
 _TAG: Final = re.compile(
     r"\s*<(command-name|command-message|command-args|command-contents|local-command-stdout|local-command-stderr|"
     r"local-command-caveat|bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|"
-    r"user-prompt-submit-hook|user-memory-input)\b[^>]*>"
+    r"user-prompt-submit-hook|user-memory-input|" + "|".join(IN_EDITOR) + r")\b[^>]*>"
 )
 """Opening tag of a part of a user record that the harness wrote."""
+
+_IN_EDITOR: Final = re.compile(rf"\s*(<({'|'.join(IN_EDITOR)})\b[^>]*>.*?</\2>)\s*", re.S)
+"""An element about the editor in which Claude Code runs, which precedes a person's text."""
 
 _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
 """Tags that cannot occur in their own text. The text of the other tags may be arbitrary output."""
@@ -82,6 +93,16 @@ def wrapper_of(text: str) -> str | None:
             return None
         place = found + len(closing)
     return kind
+
+
+def without_editor(text: str) -> tuple[list[typed.SystemEvent], str]:
+    """Return the notices about the editor at the start of a user text, and the text after them."""
+    notices: list[typed.SystemEvent] = []
+    place = 0
+    while (found := _IN_EDITOR.match(text, place)) is not None:
+        notices.append(typed.SystemEvent(text=found[1], kind=found[2]))
+        place = found.end()
+    return notices, text[place:]
 
 
 def is_typed(event: typed.Event) -> bool:
@@ -224,7 +245,7 @@ class _Reader:
         """Read the content of a message to the model: tool results, and one text with its attachments."""
         place = _place(record)
         if isinstance(content, str):
-            return [self._text(record, content, (), place, meta)]
+            return self._text(record, content, (), place, meta)
         events: list[typed.Event] = []
         texts: list[str] = []
         attachments: list[typed.Attachment] = []
@@ -246,7 +267,7 @@ class _Reader:
                 # A notice has no field for the images and documents that the harness gives the model with it.
                 files = [block for block in records_of(content) if block.get("type") in ("image", "document")]
                 beside = {**(beside or {}), "content": files}
-            events.append(self._text(record, "\n".join(texts), tuple(attachments), place, beside))
+            events += self._text(record, "\n".join(texts), tuple(attachments), place, beside)
         return events
 
     def _text(
@@ -256,20 +277,19 @@ class _Reader:
         attachments: tuple[typed.Attachment, ...],
         place: dict[str, Any],
         meta: dict[str, Any] | None,
-    ) -> typed.Event:
+    ) -> list[typed.Event]:
         # Headless output has no mark for the summary of a compaction.
         is_summary = record.get("isSynthetic") and "session_id" in record and text.startswith(CONTINUED)
         if record.get("isCompactSummary") or is_summary:
             before, self._tokens_before = self._tokens_before, None
             kept, self._kept_from = self._kept_from, None
-            return typed.CompactionEvent(summary=text, kept_from=kept, tokens_before=before, meta=meta, **place)
-        if record.get("isMeta") or record.get("isSynthetic"):
-            return typed.SystemEvent(text=text, kind="meta", meta=meta, **place)
-        if wrapper := wrapper_of(text):
-            return typed.SystemEvent(text=text, kind=wrapper, meta=meta, **place)
-        if text.startswith(_INTERRUPTED):
-            return typed.SystemEvent(text=text, kind="interrupted", meta=meta, **place)
-        return typed.PromptEvent(text=text, attachments=attachments, meta=meta, **place)
+            return [typed.CompactionEvent(summary=text, kept_from=kept, tokens_before=before, meta=meta, **place)]
+        kind = _kind_of_notice(record, text)
+        if kind is not None and not (kind in IN_EDITOR and attachments):
+            return [typed.SystemEvent(text=text, kind=kind, meta=meta, **place)]
+        notices, own = without_editor(text)
+        prompt = typed.PromptEvent(text=own, attachments=attachments, meta=meta, **place)
+        return [*(msgspec.structs.replace(each, **place) for each in notices), prompt]
 
     def _system(self, record: Record) -> typed.Event:
         kind, place = as_text(record.get("subtype")) or "system", _place(record)
@@ -283,6 +303,13 @@ class _Reader:
             # In a session file the summary is the next user record.
             return typed.SystemEvent(text=as_text(record.get("content")), kind=kind, meta=meta, **place)
         return typed.CompactionEvent(tokens_before=self._tokens_before, meta=meta, **place)
+
+
+def _kind_of_notice(record: Record, text: str) -> str | None:
+    """Return the kind of the notice in a user record with ``text``; None for a prompt."""
+    if record.get("isMeta") or record.get("isSynthetic"):
+        return "meta"
+    return wrapper_of(text) or ("interrupted" if text.startswith(_INTERRUPTED) else None)
 
 
 def _response(record: Record) -> list[typed.Event]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import read_session, wrapper_of
+from ctxd.transcripts.claude_code import read_session, without_editor, wrapper_of
 from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -236,14 +236,15 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     text, id = as_text(record.get("prompt")), _turn(record)
     if not text:
         return found._replace(events=(typed.SystemEvent(kind="empty_prompt", meta=_rest(record), **place),))
-    prompt: typed.Event = typed.PromptEvent(
-        id=id, text=text, meta=_rest(record, "prompt", "prompt_id", "turn_id"), **place
-    )
-    if (wrapper := wrapper_of(text)) is not None:
-        prompt = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=prompt.meta, **place)
+    meta = _rest(record, "prompt", "prompt_id", "turn_id")
     # codex accepts several prompts in one turn.
     op_id = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
-    return found._replace(events=(prompt,), op_id=op_id)
+    if (wrapper := wrapper_of(text)) is not None:
+        notice = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=meta, **place)
+        return found._replace(events=(notice,), op_id=op_id)
+    notices, own = without_editor(text)
+    prompt = typed.PromptEvent(id=id, text=own, meta=meta, **place)
+    return found._replace(events=(*(msgspec.structs.replace(each, **place) for each in notices), prompt), op_id=op_id)
 
 
 def _synthetic_text(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:

@@ -144,6 +144,25 @@ def test_an_import_after_hooks_adds_only_unrecorded_events(session: Session, cli
     assert session.imported()["commits"] == 0
 
 
+OPENED = "<ide_opened_file>The user opened a.go.</ide_opened_file>"
+
+
+@pytest.mark.requirement("HOK-14", "IMP-20")
+@pytest.mark.parametrize("prompt", [f"{OPENED}\nprompt a", "prompt a"], ids=["with the notice", "without"])
+def test_a_prompt_in_an_editor_is_there_once_whether_or_not_its_hook_has_the_notice(
+    session: Session, client: SyncClient, prompt: str
+) -> None:
+    session.hook("UserPromptSubmit", prompt=prompt, prompt_id="p-a")
+    session.write("user", {"type": "text", "text": OPENED}, {"type": "text", "text": "prompt a"})
+    session.write("assistant", {"type": "text", "text": "answer a"}, stop="end_turn")
+    session.hook("Stop", prompt_id="p-a", last_assistant_message="answer a")
+    session.hook("SessionEnd", reason="other")
+    assert client.session_get(session.id).session.title == "prompt a"
+    session.imported()
+    assert held(client, session.id) == Counter({"prompt a": 1, "answer a": 1})
+    assert session.imported()["commits"] == 0
+
+
 @pytest.mark.requirement("HOK-14")
 def test_hooks_continue_an_import_and_a_reimport_adds_only_unrecorded_events(
     session: Session, client: SyncClient

@@ -145,6 +145,7 @@ WRAPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "stderr": ("<bash-stderr>no</bash-stderr>", {}),
     "notification": ("<task-notification>\n<task-id>k1</task-id></task-notification>", {}),
     "teammate": ('<teammate-message teammate_id="lead">Go</teammate-message>', {}),
+    "editor": ("<ide_opened_file>The user opened a.go.</ide_opened_file>", {}),
     "reminder": ("<system-reminder>Mind it.</system-reminder>", {}),
     "meta": ("Base directory for this skill: /srv/skills/review", {"isMeta": True}),
     "interrupt": ("[Request interrupted by user for tool use]", {}),
@@ -170,6 +171,22 @@ def test_harness_text_in_the_user_role_is_no_prompt_and_starts_no_turn(
     assert labels(client, newest(client, claude.id).commit) == "wabvc"
     session = client.session_get(claude.id).session
     assert session.recorded is not None and session.recorded.prompt == "text a"
+
+
+@pytest.mark.requirement("IMP-20")
+def test_the_title_and_the_turns_of_a_session_in_an_editor_are_the_person_s(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    opened = {"type": "text", "text": "<ide_opened_file>The user opened a.go.</ide_opened_file>"}
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    for place in (0, 2):
+        own = {"type": "text", "text": records[place]["message"]["content"]}
+        records[place]["message"]["content"] = [opened, own]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    done = imported(daemon, "claude", tmp_path)
+    assert done["events"] == {"system": 2, "prompt": 2, "response": 2} and done["commits"] == 2
+    session = client.session_get(claude.id).session
+    assert session.title == "text a" and session.recorded is not None and session.recorded.prompt == "text a"
 
 
 @pytest.mark.requirement("IMP-3")

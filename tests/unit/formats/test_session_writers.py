@@ -281,11 +281,31 @@ def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessCommand)
 
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", ["codex", "pi", "opencode"])
-def test_a_message_of_a_teammate_is_a_prompt_for_other_harnesses(harness: HarnessCommand) -> None:
-    task = '<teammate-message teammate_id="lead">Review it.</teammate-message>'
-    events = [typed.SystemEvent(text=task, kind="teammate-message"), typed.ResponseEvent(text="done")]
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ('<teammate-message teammate_id="lead">Review it.</teammate-message>', "teammate-message"),
+        ("<ide_selection>return nil</ide_selection>", "ide_selection"),
+    ],
+)
+def test_a_notice_that_the_answer_is_about_is_a_prompt_for_other_harnesses(
+    harness: HarnessCommand, task: str, kind: str
+) -> None:
+    events = [typed.SystemEvent(text=task, kind=kind), typed.ResponseEvent(text="done")]
     content, left_out = made(harness, events)
     assert task in str(list(story(content))) and not left_out
+
+
+@pytest.mark.requirement("IMP-20")
+def test_claude_code_gets_what_was_open_in_an_editor_again() -> None:
+    opened = "<ide_opened_file>The user opened a.go.</ide_opened_file>"
+    events = [typed.SystemEvent(text=opened, kind="ide_opened_file"), typed.PromptEvent(text="why?")]
+    found, left_out = made("claude", [typed.PromptEvent(text="go"), *events], own=True)
+    assert [getattr(each, "kind", None) or getattr(each, "text", "") for each in found][1:] == [
+        "ide_opened_file",
+        "why?",
+    ]
+    assert not left_out
 
 
 @pytest.mark.requirement("HND-7")

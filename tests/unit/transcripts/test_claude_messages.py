@@ -130,6 +130,39 @@ def test_a_text_that_the_harness_has_written_is_closed(text: str, kind: str) -> 
     assert wrapper_of(text) == kind
 
 
+OPENED = "<ide_opened_file>The user opened /srv/a.go in the IDE.</ide_opened_file>"
+SELECTED = "<ide_selection>The user selected line 3:\nreturn <b>nil</b>\n</ide_selection>"
+
+
+@pytest.mark.requirement("IMP-20")
+@pytest.mark.parametrize("form", ["blocks", "text"])
+def test_what_is_open_in_an_editor_is_a_notice_before_the_prompt(form: str) -> None:
+    texts = [OPENED, SELECTED, "why <i>nil</i>?"]
+    blocks = [{"type": "text", "text": each} for each in texts]
+    content = blocks if form == "blocks" else "\n".join(texts)
+    opened, selected, prompt = read({"type": "user", "message": {"content": content}, "promptId": "p1"})
+    assert isinstance(opened, SystemEvent) and (opened.kind, opened.text) == ("ide_opened_file", OPENED)
+    assert isinstance(selected, SystemEvent) and (selected.kind, selected.text) == ("ide_selection", SELECTED)
+    assert isinstance(prompt, PromptEvent) and prompt.text == "why <i>nil</i>?"
+    assert {each.id for each in (opened, selected, prompt)} == {"u"} and is_typed(prompt)
+    assert prompt.meta is not None and prompt.meta["promptId"] == "p1"
+
+
+@pytest.mark.requirement("IMP-20")
+def test_a_record_with_only_what_is_open_in_an_editor_is_a_notice_unless_it_has_an_image() -> None:
+    (notice,) = read({"type": "user", "message": {"content": [{"type": "text", "text": OPENED}]}})
+    assert isinstance(notice, SystemEvent) and (notice.kind, notice.text) == ("ide_opened_file", OPENED)
+    notice, prompt = read({"type": "user", "message": {"content": [{"type": "text", "text": OPENED}, PNG]}})
+    assert isinstance(notice, SystemEvent) and notice.text == OPENED
+    assert isinstance(prompt, PromptEvent) and (prompt.text, len(prompt.attachments)) == ("", 1)
+
+
+@pytest.mark.parametrize("text", ["<ide_selection> is in my log", "Why is there <ide_selection>x</ide_selection>?"])
+def test_a_prompt_about_the_tags_of_an_editor_is_a_person_s(text: str) -> None:
+    (event,) = read({"type": "user", "message": {"content": text}})
+    assert isinstance(event, PromptEvent) and event.text == text
+
+
 # --- files, and results of tools that the provider ran ---
 
 PDF = "application/pdf"

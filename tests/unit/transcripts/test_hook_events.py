@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ctxd.transcripts.hook_events import read_hook
+from ctxd_protocol.event_types import PromptEvent, SystemEvent
 
 
 @pytest.mark.parametrize("missing", ["session_id", "hook_event_name"])
@@ -25,3 +26,16 @@ def test_an_event_of_many_levels_keeps_the_text_of_the_lowest(inner: str, levels
     call = read_hook("claude-code", text, 1).call
     assert call is not None and call.call == "t"
     assert all(inner.strip('\\"') in each for each in (str(call.args), call.text))
+
+
+@pytest.mark.requirement("IMP-20")
+def test_a_hook_reads_what_is_open_in_an_editor_as_a_transcript_does() -> None:
+    opened = "<ide_opened_file>The user opened /srv/a.go in the IDE.</ide_opened_file>"
+    given = {"session_id": "n", "hook_event_name": "UserPromptSubmit", "prompt_id": "p", "prompt": f"{opened}\nwhy?"}
+    found = read_hook("claude-code", json.dumps(given), 1)
+    notice, prompt = found.events
+    assert isinstance(notice, SystemEvent) and (notice.kind, notice.text, notice.at) == ("ide_opened_file", opened, 1)
+    assert isinstance(prompt, PromptEvent) and (prompt.text, prompt.id) == ("why?", "p")
+    assert found.op_id is not None
+    (alone,) = read_hook("claude-code", json.dumps({**given, "prompt": opened}), 1).events
+    assert isinstance(alone, SystemEvent) and alone.kind == "ide_opened_file"
