@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from ctxd.formats.losses import Losses, event_kind, event_text
-from ctxd.transcripts.claude_code import BOUNDARY, read_session, wrapper_of
+from ctxd.transcripts.claude_code import BOUNDARY, INJECTED, read_session, wrapper_of
 from ctxd.transcripts.record_decoding import Line, args_object, decoded, records_of, rest
 from ctxd.transcripts.record_decoding import as_text as text_or_nothing
 from ctxd_protocol import event_types as typed
@@ -119,7 +119,8 @@ class SessionWriter:
                 beside_text = records_of((event.meta or {}).get("content"))
                 if not event.text and not beside_text:
                     return [{"type": "system", "subtype": event.kind or "system", "content": ""}]
-                beside = {} if _is_known_by_its_text(event) else {"isMeta": True}
+                other = {"promptSource": "system"} if event.kind == INJECTED else {"isMeta": True}
+                beside: Record = {} if _is_known_by_its_text(event) else other
                 content = [*_text(event.text), *map(dict, beside_text)]
                 return [{**self._user(content, event.sidechain), **beside}]
             case typed.CompactionEvent():
@@ -207,14 +208,14 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
 
 
 def _in_content(event: typed.Event) -> tuple[str, ...]:
-    """Return the members of ``meta`` that the content of the record of ``event`` has."""
+    """Return the members of ``meta`` that the record of ``event`` has, in its content or beside it."""
     match event:
         case typed.ToolResultEvent() if _server_result(event) is not None:
             return ("server_tool", "content")
         case typed.ToolCallEvent():
             return ("server_tool",)
         case typed.SystemEvent():
-            return ("content",)
+            return ("content", "origin", "promptSource")
         case _:
             return ()
 

@@ -30,7 +30,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
-from ctxd.transcripts.claude_code import IN_EDITOR
+from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, IN_EDITOR
 from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -58,9 +58,13 @@ _SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
             "bash-stdout",
             "bash-stderr",
             "task-notification",
-            "teammate-message",
             "user-memory-input",
+            "mcp-resource-update",
+            "mcp-polling-update",
+            "tick",
+            "post-tool-use-hook",
             *IN_EDITOR,
+            *ASKED_BY_OTHERS,
         }
     ),
     "codex": frozenset(
@@ -274,7 +278,7 @@ def _beside(event: typed.Event, harness: HarnessCommand, own: bool) -> dict[str,
         case _ if harness == "codex" and own:
             return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
         case typed.SystemEvent() if own and harness == "claude":
-            return {name: meta[name] for name in ("content", "attachment") if name in meta} or None
+            return {name: meta[name] for name in ("content", "attachment", "origin") if name in meta} or None
         case typed.ToolCallEvent() | typed.ToolResultEvent() if own and harness == "claude" and "server_tool" in meta:
             return {name: meta[name] for name in ("server_tool", "content") if name in meta}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":

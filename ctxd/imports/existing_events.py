@@ -17,7 +17,7 @@ import msgspec
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
-from ctxd.transcripts.claude_code import is_typed, without_editor, wrapper_of
+from ctxd.transcripts.claude_code import INJECTED, is_typed, without_editor, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
@@ -50,6 +50,9 @@ _COMMAND: Final = re.compile(
     r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>(.*?)</command-args>)?", re.S
 )
 """A slash command in a transcript of Claude Code, whose hook reports it as it was typed."""
+
+_SUBMITTED: Final = (INJECTED, "meta")
+"""Kinds of notices that Claude Code submits as prompts, also to its hooks, which may get them without their source."""
 
 _OPTIONAL_KINDS: Final = frozenset({"response", "call", "compaction", "notice"})
 """Kinds of events that a transcript may have in another form than the hooks, or may lack after a kill."""
@@ -308,7 +311,7 @@ def _text_key(event: Event, text: str) -> Key | None:
             return _place("prompt", event), _digest(text)
         case ResponseEvent() if text:
             return _place("response", event), _digest(text)
-        case SystemEvent() if event.sidechain is None and event.kind in (SYNTHETIC, wrapper_of(text)):
+        case SystemEvent() if event.sidechain is None and event.kind in (*_SUBMITTED, SYNTHETIC, wrapper_of(text)):
             return "notice", _digest(text)
         case _:
             return None
@@ -336,7 +339,10 @@ def _text(event: Event) -> str:
 
 
 def _typed(event: Event) -> Event:
-    """Return the prompt that was typed as a slash command, and any other event unchanged."""
+    """Return the prompt that a hook may have recorded for a slash command or a notice of ``_SUBMITTED``, and any other
+    event unchanged."""
+    if isinstance(event, SystemEvent) and event.kind in _SUBMITTED and event.text:
+        return PromptEvent(text=event.text, sidechain=event.sidechain)
     command = _COMMAND.search(event.text) if isinstance(event, SystemEvent) else None
     if command is None:
         return event

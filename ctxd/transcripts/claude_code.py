@@ -36,12 +36,19 @@ IN_EDITOR: Final = (
 _TAG: Final = re.compile(
     r"\s*<(command-name|command-message|command-args|command-contents|local-command-stdout|local-command-stderr|"
     r"local-command-caveat|bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|"
-    r"user-prompt-submit-hook|user-memory-input|" + "|".join(IN_EDITOR) + r")\b[^>]*>"
+    r"user-prompt-submit-hook|user-memory-input|agent-message|cross-session-message|mcp-resource-update|"
+    r"mcp-polling-update|tick|post-tool-use-hook|" + "|".join(IN_EDITOR) + r")\b[^>]*>"
 )
 """Opening tag of a part of a user record that the harness wrote."""
 
 _IN_EDITOR: Final = re.compile(rf"\s*(<({'|'.join(IN_EDITOR)})\b[^>]*>.*?</\2>)\s*", re.S)
 """An element about the editor in which Claude Code runs, which precedes a person's text."""
+
+HEADING: Final = re.compile(
+    r"(?:\[SYSTEM NOTIFICATION - NOT USER INPUT\]\n[^<]*|"
+    r"(?:Another Claude session|A peer session) sent a message(?: while you were working)?:\n)(?=<)"
+)
+"""Text before such a tag that tells the model where the part is from."""
 
 _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
 """Tags that cannot occur in their own text. The text of the other tags may be arbitrary output."""
@@ -49,7 +56,15 @@ _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
 TEAMMATE: Final = "teammate-message"
 """Kind of the notice with a message of another agent of the team."""
 
-_EXPLAINED: Final = frozenset({"task-notification", TEAMMATE})
+_FROM_SESSIONS: Final = ("agent-message", "cross-session-message")
+
+INJECTED: Final = "injected"
+"""Kind of the notice with a message that the harness sent in a person's place, such as one of a plugin."""
+
+ASKED_BY_OTHERS: Final = (TEAMMATE, *_FROM_SESSIONS, INJECTED)
+"""Kinds of notices that the model answers as it answers a prompt."""
+
+_EXPLAINED: Final = frozenset({"task-notification", TEAMMATE, *_FROM_SESSIONS})
 """Tags that an explanation for the model may follow."""
 
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
@@ -82,7 +97,8 @@ def wrapper_of(text: str) -> str | None:
     """Return the kind of a user text that the harness wrote, from its first tag; None for a text that a person may have
     written, such as one that continues after the tags."""
     kind: str | None = None
-    place, end = 0, len(text.rstrip())
+    heading = HEADING.match(text)
+    place, end = heading.end() if heading else 0, len(text.rstrip())
     while place < end:
         if (opened := _TAG.match(text, place)) is None:
             return kind if kind in _EXPLAINED else None
@@ -309,7 +325,20 @@ def _kind_of_notice(record: Record, text: str) -> str | None:
     """Return the kind of the notice in a user record with ``text``; None for a prompt."""
     if record.get("isMeta") or record.get("isSynthetic"):
         return "meta"
-    return wrapper_of(text) or ("interrupted" if text.startswith(_INTERRUPTED) else None)
+    found = wrapper_of(text) or ("interrupted" if text.startswith(_INTERRUPTED) else None)
+    return found or (None if _is_persons(record) else INJECTED)
+
+
+def _is_persons(record: Record) -> bool:
+    """Return True for a user record that a person wrote, also in a session without a terminal."""
+    origin = record_of(record.get("origin"))
+    match as_text(origin.get("kind")):
+        case "":
+            return record.get("promptSource") != "system"
+        case "plugin":
+            return origin.get("asUser") is True
+        case kind:
+            return kind == "human"
 
 
 def _response(record: Record) -> list[typed.Event]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import read_session, without_editor, wrapper_of
+from ctxd.transcripts.claude_code import INJECTED, read_session, without_editor, wrapper_of
 from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -57,6 +57,9 @@ _READERS: Final[dict[str, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
 }
 """Readers of the transcripts of harnesses whose hooks do not report all texts."""
 
+
+_OF_HARNESS: Final = frozenset({"system", "loop_wakeup", "schedule_wakeup", "poll_event"})
+"""Sources of the prompts that Claude Code itself submits."""
 
 _NAMING: Final = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url", "description", "input")
 """Arguments that describe a tool call; the first one present is displayed."""
@@ -239,7 +242,8 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     meta = _rest(record, "prompt", "prompt_id", "turn_id")
     # codex accepts several prompts in one turn.
     op_id = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
-    if (wrapper := wrapper_of(text)) is not None:
+    wrapper = wrapper_of(text) or (INJECTED if record.get("source") in _OF_HARNESS else None)
+    if wrapper is not None:
         notice = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=meta, **place)
         return found._replace(events=(notice,), op_id=op_id)
     notices, own = without_editor(text)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.transcripts.claude_code import TEAMMATE, relocated_to
+from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, HEADING, relocated_to
 from ctxd.transcripts.claude_sidecars import SidecarTitle
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
@@ -27,7 +27,7 @@ _CLAUDE_TITLES: Final = {"custom-title": "customTitle", "agent-name": "agentName
 _CODEX_GRANTS: Final = (
     "approval_policy", "approvals_reviewer", "sandbox_policy", "permission_profile", "file_system_sandbox_policy",
 )  # fmt: skip
-_TAG: Final = re.compile(rf"</?{TEAMMATE}\b[^>]*>")
+_AROUND_TASK: Final = re.compile(rf"^{HEADING.pattern}|</?(?:{'|'.join(ASKED_BY_OTHERS)})\b[^>]*>")
 _UNTITLED: Final = ("New session - ", "Child session - ")
 """Prefixes of the titles that opencode generates for sessions without a title."""
 
@@ -104,9 +104,9 @@ class SessionFacts:
             is_first = not (self._prompt or self._is_agent) and event.sidechain is None
             if is_first and isinstance(event, PromptEvent):
                 self._prompt = event.text.strip()
-            elif is_first and isinstance(event, SystemEvent) and event.kind == TEAMMATE:
-                # The task of an agent in a team, whose session may have no prompt.
-                self._task = self._task or _TAG.sub("", event.text).strip()
+            elif is_first and isinstance(event, SystemEvent) and event.kind in ASKED_BY_OTHERS:
+                # The task of an agent in a team or of a schedule, whose session may have no prompt.
+                self._task = self._task or _AROUND_TASK.sub("", event.text).strip()
 
     def _newest_time(self) -> int | None:
         """Return the time of the last record with one, among the last ones."""

@@ -50,12 +50,15 @@ class Session:
         words = [SCRIPTS / "ctx-hook", "claude"]
         subprocess.run(words, input=json.dumps(record).encode(), timeout=60, env=self.environ, check=True)
 
-    def write(self, kind: str, *content: Record, text: str | None = None, stop: str | None = None) -> None:
+    def write(
+        self, kind: str, *content: Record, text: str | None = None, stop: str | None = None, **members: Any
+    ) -> None:
         parent, self.last = self.last, str(uuid4())
         record = {
             "type": kind, "uuid": self.last, "parentUuid": parent, "sessionId": self.native,
             "timestamp": self.written, "cwd": "/",
             "message": {"role": kind, "content": list(content) if text is None else text, "stop_reason": stop},
+            **members,
         }  # fmt: skip
         with self.file.open("ab") as file:
             file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
@@ -160,6 +163,23 @@ def test_a_prompt_in_an_editor_is_there_once_whether_or_not_its_hook_has_the_not
     assert client.session_get(session.id).session.title == "prompt a"
     session.imported()
     assert held(client, session.id) == Counter({"prompt a": 1, "answer a": 1})
+    assert session.imported()["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-14", "IMP-21")
+@pytest.mark.parametrize("source", ["system", None])
+def test_a_message_in_a_person_s_place_is_there_once_whether_or_not_its_hook_names_the_source(
+    session: Session, client: SyncClient, source: str | None
+) -> None:
+    session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-a", source="user")
+    session.write("user", text="prompt a")
+    session.hook("UserPromptSubmit", prompt="prompt b", prompt_id="p-b", **({"source": source} if source else {}))
+    session.write("user", text="prompt b", origin={"kind": "auto-continuation"}, promptSource="system")
+    session.write("assistant", {"type": "text", "text": "answer b"}, stop="end_turn")
+    session.hook("Stop", prompt_id="p-b", last_assistant_message="answer b")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == Counter({"prompt a": 1, "prompt b": 1, "answer b": 1})
     assert session.imported()["commits"] == 0
 
 

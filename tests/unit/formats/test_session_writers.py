@@ -286,6 +286,8 @@ def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessCommand)
     [
         ('<teammate-message teammate_id="lead">Review it.</teammate-message>', "teammate-message"),
         ("<ide_selection>return nil</ide_selection>", "ide_selection"),
+        ("<cross-session-message>Blocked.</cross-session-message>", "cross-session-message"),
+        ("Goal set: fix it", "injected"),
     ],
 )
 def test_a_notice_that_the_answer_is_about_is_a_prompt_for_other_harnesses(
@@ -294,6 +296,16 @@ def test_a_notice_that_the_answer_is_about_is_a_prompt_for_other_harnesses(
     events = [typed.SystemEvent(text=task, kind=kind), typed.ResponseEvent(text="done")]
     content, left_out = made(harness, events)
     assert task in str(list(story(content))) and not left_out
+
+
+@pytest.mark.requirement("IMP-21")
+@pytest.mark.parametrize("meta", [{"origin": {"kind": "auto-continuation"}, "promptSource": "system"}, None])
+def test_claude_code_gets_a_message_in_a_person_s_place_again(meta: dict[str, object] | None) -> None:
+    events = [typed.PromptEvent(text="go"), typed.SystemEvent(text="Goal set: k", kind="injected", meta=meta)]
+    found, left_out = made("claude", events, own=True)
+    assert isinstance(found[1], typed.SystemEvent) and not left_out
+    assert (found[1].kind, found[1].text) == ("injected", "Goal set: k")
+    assert meta is None or (found[1].meta or {}).get("origin") == meta["origin"]
 
 
 @pytest.mark.requirement("IMP-20")

@@ -163,6 +163,49 @@ def test_a_prompt_about_the_tags_of_an_editor_is_a_person_s(text: str) -> None:
     assert isinstance(event, PromptEvent) and event.text == text
 
 
+SYSTEM = "[SYSTEM NOTIFICATION - NOT USER INPUT]\nThis is an automated event.\n\n"
+
+
+@pytest.mark.requirement("IMP-21")
+@pytest.mark.parametrize(
+    ("text", "more", "kind"),
+    [
+        (f"{SYSTEM}<task-notification>k</task-notification>", {}, "task-notification"),
+        ("Another Claude session sent a message:\n<teammate-message>k</teammate-message>", {}, "teammate-message"),
+        (
+            'Another Claude session sent a message while you were working:\n<agent-message from="a">k</agent-message>\n'
+            "This came from another Claude session.",
+            {},
+            "agent-message",
+        ),
+        ("<cross-session-message>k</cross-session-message>", {"origin": {"kind": "peer"}}, "cross-session-message"),
+        ("Goal set: k", {"origin": {"kind": "auto-continuation"}, "promptSource": "system"}, "injected"),
+        ("The x plugin sent a message:\nk", {"origin": {"kind": "plugin", "name": "x"}}, "injected"),
+        ("Run the schedule", {"promptSource": "system"}, "injected"),
+        ("Skill", {"origin": {"kind": "peer"}, "isMeta": True}, "meta"),
+    ],
+)
+def test_a_message_that_no_person_submitted_is_a_notice(text: str, more: dict[str, object], kind: str) -> None:
+    for content in (text, [{"type": "text", "text": text}]):
+        (event,) = read({"type": "user", "message": {"content": content}, **more})
+        assert isinstance(event, SystemEvent) and (event.text, event.kind) == (text, kind)
+
+
+@pytest.mark.requirement("IMP-21")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"origin": {"kind": "human"}, "promptSource": "typed"},
+        {"promptSource": "sdk"},
+        {"origin": {"kind": "plugin", "name": "x", "asUser": True}},
+        {},
+    ],
+)
+def test_a_message_that_a_person_submitted_is_a_prompt(more: dict[str, object]) -> None:
+    (event,) = read({"type": "user", "message": {"content": "Goal set: k"}, **more})
+    assert isinstance(event, PromptEvent)
+
+
 # --- files, and results of tools that the provider ran ---
 
 PDF = "application/pdf"

@@ -92,6 +92,9 @@ def test_the_task_of_a_team_agent_is_its_first_prompt():
     task = '<teammate-message teammate_id="lead" summary="Review">\nReview it.\n</teammate-message>'
     assert facts("claude-code", claude(task, 0), claude(task.replace("it", "all"), 1)).prompt == "Review it."
     assert facts("claude-code", claude(task, 0), claude("Mend it", 1)).prompt == "Mend it"
+    headed = f"Another Claude session sent a message:\n{task}"
+    assert facts("claude-code", claude(headed, 0)).prompt == "Review it."
+    assert facts("claude-code", claude("Check it", 0, origin={"kind": "task-notification"})).prompt == "Check it"
 
 
 def test_codex():
