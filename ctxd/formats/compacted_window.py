@@ -13,7 +13,7 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
-from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BOUNDARY, IN_EDITOR, keeps_beginning
+from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS, BOUNDARY, keeps_beginning
 from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.record_decoding import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
@@ -103,11 +103,11 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
 
 _AS_PROMPTS: Final = {
     "branch_summary": ("pi", "[Summary of another branch of this conversation]\n"),
-    **dict.fromkeys((*ASKED_BY_OTHERS, *IN_EDITOR), ("claude", "")),
+    **dict.fromkeys((*ASKED_BY_OTHERS, *BEFORE_PROMPTS), ("claude", "")),
 }
 """Kinds of notices that the model of a harness gets as prompts, with that harness and the heading of the text: the
-summary that pi makes of a branch that the user leaves, and in Claude Code messages from others than the user and what
-the user has open or selected in an editor."""
+summary that pi makes of a branch that the user leaves, and in Claude Code messages from others than the user and the
+notices before prompts."""
 
 
 def with_notices_as_prompts(events: Iterable[typed.Event], own: str | None) -> Iterator[typed.Event]:

@@ -30,7 +30,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
-from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, IN_EDITOR
+from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS
 from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -63,7 +63,7 @@ _SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
             "mcp-polling-update",
             "tick",
             "post-tool-use-hook",
-            *IN_EDITOR,
+            *BEFORE_PROMPTS,
             *ASKED_BY_OTHERS,
         }
     ),

@@ -75,7 +75,8 @@ class ChainStarts:
                     self.conversation_ends[source.session] = origin.plan.newest
                 known = await self._known_start(source, state)
                 caller = await self._caller(source, origin.plan)
-                return known or caller.at_spawn(*source.spawn_keys or (source.native,), began=source.began)
+                keys = source.spawn_keys or (source.native,)
+                return known or caller.at_spawn(*keys, began=source.began, after=source.after)
         return near or await self._known_start(source, state) or Start()
 
     async def _known_start(self, source: Transcript, state: SourceState) -> Start | None:

@@ -17,7 +17,7 @@ import msgspec
 from ctxd.formats.compacted_window import replaces
 from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
-from ctxd.transcripts.claude_code import INJECTED, is_typed, without_editor, wrapper_of
+from ctxd.transcripts.claude_code import INJECTED, is_typed, without_notices, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
@@ -285,7 +285,7 @@ def _as_read(event: Event) -> list[Event]:
         return [event]
     if (kind := wrapper_of(event.text)) is not None:
         return [SystemEvent(text=event.text, kind=kind, sidechain=event.sidechain, secrets=event.secrets)]
-    notices, own = without_editor(event.text)
+    notices, own = without_notices(event.text)
     return [*notices, msgspec.structs.replace(event, text=own)] if notices else [event]
 
 

@@ -96,8 +96,7 @@ class TranscriptPlan:
         self._place = place = self.reserve(line) if place is None else place
         if not line.to_store:
             return
-        record = line.record or {}
-        events: list[Event] = [OpaqueEvent(kind="damaged")]
+        record, events = line.record or {}, list[Event]([OpaqueEvent(kind="damaged")])
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
@@ -231,9 +230,11 @@ class TranscriptPlan:
         place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
-    def at_spawn(self, *keys: str, began: int | None = None) -> Start:
-        """Return the start of the chain of the sub-agent with ``keys``: after its call, else after the last line before
-        ``began``, in ms since 1970, and without a commit if all lines are later, else at the newest commit."""
+    def at_spawn(self, *keys: str, began: int | None = None, after: str = "") -> Start:
+        """Return the start of the chain of the sub-agent with ``keys``: after the message ``after``, if committed, its
+        call, or the last line before ``began``, in ms (no commit if all are later), else at the newest commit."""
+        if (forked := self._ids.place(after)) is not None and (forked in self.outside or self._commit_of[forked]):
+            return self.at_line(forked)
         last = None if began is None else self._clock.last_at(began)
         place = self.spawning.line(keys, last)
         if place is None and began is not None and self._clock.is_before_end(began):
@@ -242,8 +243,7 @@ class TranscriptPlan:
             place = last
         if place is not None:
             return self.at_line(place)
-        main = self._main
-        if main is not None and main.start.source == self.source:
+        if (main := self._main) is not None and main.start.source == self.source:
             return main.start
         return Start(self.source, self.made) if self.made else Start()
 

@@ -27,28 +27,29 @@ from ctxd.transcripts.record_decoding import (
 )
 from ctxd_protocol import event_types as typed
 
-IN_EDITOR: Final = (
+BEFORE_PROMPTS: Final = (
     "ide_opened_file", "ide_closed_file", "ide_selection", "ide_diagnostics", "terminal", "browser",
-    "browser_instruction",
+    "browser_instruction", "fork-boilerplate",
 )  # fmt: skip
-"""Kinds of notices about what a person has open or selected. Extensions of editors put them before the prompt."""
+"""Kinds of notices before a prompt: what a person has open or selected in an editor, and the rules for a sub-agent that
+Claude Code has forked."""
 
 _TAG: Final = re.compile(
     r"\s*<(command-name|command-message|command-args|command-contents|local-command-stdout|local-command-stderr|"
     r"local-command-caveat|bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|"
     r"user-prompt-submit-hook|user-memory-input|agent-message|cross-session-message|mcp-resource-update|"
-    r"mcp-polling-update|tick|post-tool-use-hook|" + "|".join(IN_EDITOR) + r")\b[^>]*>"
+    r"mcp-polling-update|tick|post-tool-use-hook|" + "|".join(BEFORE_PROMPTS) + r")\b[^>]*>"
 )
 """Opening tag of a part of a user record that the harness wrote."""
 
-_IN_EDITOR: Final = re.compile(rf"\s*(<({'|'.join(IN_EDITOR)})\b[^>]*>.*?</\2>)\s*", re.S)
-"""An element about the editor in which Claude Code runs, which precedes a person's text."""
+_BEFORE_PROMPT: Final = re.compile(rf"\s*(<({'|'.join(BEFORE_PROMPTS)})\b[^>]*>.*?</\2>)\s*(?:Your directive: )?", re.S)
+"""Such a notice, and the heading of the prompt after it."""
 
 HEADING: Final = re.compile(
     r"(?:\[SYSTEM NOTIFICATION - NOT USER INPUT\]\n[^<]*|"
     r"(?:Another Claude session|A peer session) sent a message(?: while you were working)?:\n)(?=<)"
 )
-"""Text before such a tag that tells the model where the part is from."""
+"""Text before such a tag that names the source of the part to the model."""
 
 _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
 """Tags that cannot occur in their own text. The text of the other tags may be arbitrary output."""
@@ -111,11 +112,11 @@ def wrapper_of(text: str) -> str | None:
     return kind
 
 
-def without_editor(text: str) -> tuple[list[typed.SystemEvent], str]:
-    """Return the notices about the editor at the start of a user text, and the text after them."""
+def without_notices(text: str) -> tuple[list[typed.SystemEvent], str]:
+    """Return the notices at the start of a user text, and the text after them."""
     notices: list[typed.SystemEvent] = []
     place = 0
-    while (found := _IN_EDITOR.match(text, place)) is not None:
+    while (found := _BEFORE_PROMPT.match(text, place)) is not None:
         notices.append(typed.SystemEvent(text=found[1], kind=found[2]))
         place = found.end()
     return notices, text[place:]
@@ -144,6 +145,12 @@ def is_rewind(record: Record) -> bool:
 def relocated_to(record: Record) -> str:
     """Return the directory to which Claude Code moved the session with this record; empty for other records."""
     return as_text(record.get("relocatedCwd")) if record.get("type") == "relocated" else ""
+
+
+def forked_after(record: Record) -> str:
+    """Return the id of the caller's message after which the sub-agent with this record begins, as a fork; empty for
+    other records."""
+    return as_text(record.get("parentLastUuid")) if record.get("type") == "fork-context-ref" else ""
 
 
 def compaction_metadata(record: Record) -> Record:
@@ -210,9 +217,15 @@ class _Reader:
         self._tokens_before: int | None = None
         self._kept_from: str | None = None
         self._outputs: dict[str, int] = {}  # Of each message of a headless run so far.
+        self._is_forked = False  # The next records may repeat the response that forked the sub-agent.
 
     def events(self, record: Record) -> list[typed.Event]:
+        if forked_after(record):
+            self._is_forked = True
         match record.get("type"):
+            case "assistant" if self._is_forked and record.get("parentUuid") is None:
+                # The caller's records have the usage.
+                return [_without_usage(event) for event in _response(record)]
             case "assistant":
                 self._note_output(record)
                 return _response(record)
@@ -301,9 +314,9 @@ class _Reader:
             kept, self._kept_from = self._kept_from, None
             return [typed.CompactionEvent(summary=text, kept_from=kept, tokens_before=before, meta=meta, **place)]
         kind = _kind_of_notice(record, text)
-        if kind is not None and not (kind in IN_EDITOR and attachments):
+        if kind is not None and not (kind in BEFORE_PROMPTS and attachments):
             return [typed.SystemEvent(text=text, kind=kind, meta=meta, **place)]
-        notices, own = without_editor(text)
+        notices, own = without_notices(text)
         prompt = typed.PromptEvent(text=own, attachments=attachments, meta=meta, **place)
         return [*(msgspec.structs.replace(each, **place) for each in notices), prompt]
 
@@ -367,6 +380,11 @@ def _response(record: Record) -> list[typed.Event]:
         common = {**place, "meta": beside or None} if not events else place
         events.append(_block(block, common, billed, stop))
     return events or [opaque("assistant", record, **place)]
+
+
+def _without_usage(event: typed.Event) -> typed.Event:
+    billed = isinstance(event, typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent)
+    return msgspec.structs.replace(event, usage=None) if billed else event
 
 
 def _is_api_error(record: Record) -> bool:

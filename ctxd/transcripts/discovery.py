@@ -8,7 +8,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import relocated_to
+from ctxd.transcripts.claude_code import forked_after, relocated_to
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -48,10 +48,11 @@ class Transcript(NamedTuple):
     """A source of lines. ``path`` is its name, ``file`` its file, ``native`` the harness's id of ``session``.
 
     ``agent``: the sub-agent of ``session`` whose chain it is; ``spawn_keys``: the names by which its caller knows it.
-    ``began``: when it was spawned, in ms since 1970, in case its caller names it nowhere. ``root``: equal in two
-    sources if one begins with a copy of the other. ``parent``: the session that spawned it, or that it continues;
-    ``base``: the byte in the parent's source at which it continues. ``first_own``: the first ordinal that is not copied
-    from the parent. ``is_copy``: it begins with lines of another session. ``origin``: that session, if the lines name
+    ``began``: when it was spawned, in ms since 1970, in case its caller names it nowhere. ``after``: the id of the
+    caller's message after which it begins as a fork. ``root``: equal in two sources if one begins with a copy of the
+    other. ``parent``: the session that spawned it, or that it continues; ``base``: the byte in the parent's source at
+    which it continues. ``first_own``: the first ordinal that is not copied from the parent. ``is_copy``: it begins with
+    lines of another session. ``origin``: that session, if the lines name
     it. ``hidden``: the kind of a thread that the harness does not list. ``early_splits``: see ``source_lines``.
     """
 
@@ -69,6 +70,7 @@ class Transcript(NamedTuple):
     first_own: int = 0
     is_spawned: bool = False
     began: int | None = None
+    after: str = ""
     is_copy: bool = False
     origin: str = ""
     hidden: str = ""
@@ -335,6 +337,7 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
         workdir=next(filter(None, map(relocated_to, reversed(records))), began_in),
         agent=agent if is_agent else "",
         spawn_keys=spawn_keys(path, agent) if is_agent else (),
+        after=next(filter(None, map(forked_after, records)), "") if is_agent else "",
         root=root,
         is_copy=is_copy,
         origin=_session("claude", origin, path) if is_copy and origin not in ("", native) else "",

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import INJECTED, read_session, without_editor, wrapper_of
+from ctxd.transcripts.claude_code import INJECTED, read_session, without_notices, wrapper_of
 from ctxd.transcripts.codex import HISTORY, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
@@ -246,7 +246,7 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     if wrapper is not None:
         notice = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=meta, **place)
         return found._replace(events=(notice,), op_id=op_id)
-    notices, own = without_editor(text)
+    notices, own = without_notices(text)
     prompt = typed.PromptEvent(id=id, text=own, meta=meta, **place)
     return found._replace(events=(*(msgspec.structs.replace(each, **place) for each in notices), prompt), op_id=op_id)
 

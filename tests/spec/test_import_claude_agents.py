@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from ctxd.imports.importer import TranscriptImport
+from ctxd.transcripts.format_detection import read
+from ctxd.transcripts.record_decoding import total_usage
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
@@ -296,3 +298,40 @@ def test_a_session_has_the_times_of_a_sub_agent_whose_caller_is_not_there_or_com
     assert listed() == ("text a", [1, 5])
     recorded = client.session_get(claude.id).session.recorded
     assert recorded is not None and recorded.permissions == {}
+
+
+@pytest.mark.requirement("IMP-22")
+@pytest.mark.parametrize("is_called", [True, False], ids=["by a call", "by the user"])
+def test_a_fork_begins_after_the_message_that_it_names_with_the_copy_of_the_response(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, is_called: bool
+) -> None:
+    records = [*claude.turn("a", "b"), claude("c"), calls(claude, "d", "t1", "Agent")]
+    records += [returns(claude, "e", "t1", "started"), claude("f", "assistant"), *claude.turn("g", "h")]
+    side = Claude(claude.session)
+    copy = [calls(side, "x", "t1", "Agent"), returns(side, "y", "t1", "that fork is you")] if is_called else []
+    copy = [{**each, "message": {**each["message"], "id": "msg-d"}} if each["label"] == "x" else each for each in copy]
+    task = {
+        **side("z"),
+        "message": {"role": "user", "content": "<fork-boilerplate>R</fork-boilerplate>\n\nYour directive: Z"},
+    }
+    agent = [*copy, task, answers(side, "w", "msg-w", {"type": "text", "text": "text w"})]
+    pointer = {
+        "type": "fork-context-ref", "agentId": "k1", "parentSessionId": claude.session, "label": "p",
+        "parentLastUuid": claude.ids["c" if is_called else "b"], "contextLength": 3,
+    }  # fmt: skip
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    folder = tmp_path / claude.session / "subagents"
+    write(folder / "agent-k1.jsonl", [pointer, *({**each, "isSidechain": True, "agentId": "k1"} for each in agent)])
+    if is_called:
+        (folder / "agent-k1.meta.json").write_text('{"agentType": "fork", "toolUseId": "t1"}')
+    imported(daemon, "claude", tmp_path)
+    chain = "abcpxyzw" if is_called else "abpzw"
+    assert set(views(client, claude.id)) == {"abcdefgh", chain}
+    (tip,) = [each for each in client.commit_list(session=claude.id, tips=True).commits if each.thread_id]
+    assert "fork-boilerplate" not in (tip.summary or "")
+    assert total_usage(read(folder / "agent-k1.jsonl")[1]).output == USAGE["output_tokens"], "the caller has the other"
+    for harness in ("claude", "codex", "pi"):
+        made = handed(daemon, tmp_path, "resume", tip.commit, "--in", harness)
+        found = Path(made["file"]).read_text()
+        assert found.count("that fork is you") == is_called and "This call was interrupted" not in found
+        assert found.count('"t1"') == 2 * is_called and "text w" in found
