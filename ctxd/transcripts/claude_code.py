@@ -200,6 +200,20 @@ def retracted_in(found: Iterable[Line]) -> frozenset[str]:
     return frozenset(ids)
 
 
+def with_answer(records: list[Record]) -> list[Record]:
+    """Return the records of a document of headless output. If it is only the result of a run, the answer in the result
+    is a message before it."""
+    match records:
+        case [{"type": "result", "session_id": str(session), "result": str(answer)}] if answer:
+            if records[0].get("is_error") is True:
+                return records
+            content = [{"type": "text", "text": answer}]
+            message = {"type": "message", "role": "assistant", "content": content, "usage": records[0].get("usage")}
+            return [{"type": "assistant", "session_id": session, "message": message}, *records]
+        case _:
+            return records
+
+
 def read_session(found: Iterable[Line], retracted: Collection[str] = ()) -> Iterator[Entry]:
     """Yield the events of a session file or of headless output, in order. A file holds a tree: ``parent`` is an event's
     parent. Partial messages are opaque, as the whole message follows. Events of messages in ``retracted``, see

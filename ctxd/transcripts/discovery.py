@@ -8,7 +8,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import forked_after, relocated_to
+from ctxd.transcripts.claude_code import forked_after, relocated_to, with_answer
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -234,7 +234,8 @@ def _of_document(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     if harness == "opencode" and isinstance(document, dict) and isinstance(document.get("messages"), list):
         return _export(path, record_of(document.get("info")))
     if isinstance(document, dict) and "messages" not in document and "type" in document:
-        return _of_lines(harness, path)
+        is_answered = len(with_answer([document])) > 1
+        return _of_array(harness, path, [document]) if is_answered else _of_lines(harness, path)
     return Skipped(str(path), "a JSON document without messages; opencode export writes one with them")
 
 
@@ -242,8 +243,13 @@ def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Tra
     known = _of_records(harness, path, records[:_PEEKED])
     if isinstance(known, Skipped):
         return known
-    stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(records_of(_document(path))))
+    stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(_records(path)))
     return known._replace(stored=stored)
+
+
+def _records(path: Path) -> list[Record]:
+    document = _document(path)
+    return with_answer(records_of(document if isinstance(document, list) else [document]))
 
 
 def _export(path: Path, info: Record) -> Transcript:

@@ -115,7 +115,8 @@ def _of_document(path: Path, document: object) -> tuple[Format, Iterator[Entry]]
     records = records_of(document if isinstance(document, list) else [document])
     if (format := format_of(records[:_PEEKED])) is None:
         raise UnknownFormat(f"{path}: a JSON document without messages; opencode export writes one with them")
-    return format, LINE_READERS[format](Line(number, record) for number, record in enumerate(records, 1))
+    answered = claude_code.with_answer(records)
+    return format, LINE_READERS[format](Line(number, record) for number, record in enumerate(answered, 1))
 
 
 def format_of(first: Iterable[Record]) -> Format | None:
