@@ -93,6 +93,12 @@ _QUEUED: Final = "queued_command"
 """Type of the attachment with a message that arrived while the model worked. If such a message was sent after the turn
 instead, it has a record of its own and no attachment."""
 
+QUEUE: Final = "queue-operation"
+"""Type of a record of a change of the queue of messages."""
+
+_WITHOUT_QUEUED: Final = ("1.", "2.0.")
+"""Beginnings of the versions that store no such attachment: only the changes of the queue show the message."""
+
 _PLAIN: Final = "text/plain"
 _NAME_CHARS_MAX: Final = 200
 _INTERRUPTED: Final = "[Request interrupted by user"
@@ -131,7 +137,9 @@ def without_notices(text: str) -> tuple[list[typed.SystemEvent], str]:
 def is_typed(event: typed.Event) -> bool:
     """Return True for a prompt or a command that a person typed to begin a turn."""
     if isinstance(event, typed.PromptEvent):
-        return record_of(record_of(event.meta).get("attachment")).get("type") != _QUEUED
+        meta = record_of(event.meta)
+        is_queued = record_of(meta.get("attachment")).get("type") == _QUEUED
+        return not is_queued and meta.get("type") != QUEUE
     return isinstance(event, typed.SystemEvent) and event.kind in _TYPED
 
 
@@ -238,8 +246,11 @@ class _Reader:
         self._kept_from: str | None = None
         self._outputs: dict[str, int] = {}  # Of each message of a headless run so far.
         self._is_forked = False  # The next records may repeat the response that forked the sub-agent.
+        self._version = ""
+        self._waiting: list[object] = []  # Contents of the messages in the queue.
 
     def events(self, record: Record) -> list[typed.Event]:
+        self._version = as_text(record.get("version")) or self._version
         if forked_after(record):
             self._is_forked = True
         match record.get("type"):
@@ -255,6 +266,8 @@ class _Reader:
                 return self._user(record)
             case "system":
                 return [self._system(record)]
+            case "queue-operation":
+                return self._of_queue(record) or [opaque(QUEUE, record, **_place(record))]
             case "attachment" if record_of(record.get("attachment")).get("type") == _QUEUED:
                 return self._queued(record)
             case kind if isinstance(kind, str):
@@ -289,6 +302,22 @@ class _Reader:
         meta = {**(rest(record, *_ENVELOPE) or {}), "attachment": rest(attachment, "prompt")}
         events = self._parts({**record, "isMeta": is_meta}, attachment.get("prompt"), meta)
         return events or [opaque("attachment", record, **_place(record))]
+
+    def _of_queue(self, record: Record) -> list[typed.Event]:
+        """Follow the queue of messages. Return the message that leaves it for the model as it works, in a version that
+        stores no attachment with it."""
+        match record.get("operation"):
+            case "enqueue":
+                self._waiting.append(record.get("content"))
+            case "popAll":
+                self._waiting.clear()
+            case "dequeue" | "remove" as operation if self._waiting:
+                content = self._waiting.pop(0)
+                if operation == "remove" and self._version.startswith(_WITHOUT_QUEUED):
+                    return self._parts(record, content, rest(record, "timestamp"))
+            case _:
+                pass
+        return []
 
     def _parts(self, record: Record, content: object, meta: dict[str, Any] | None) -> list[typed.Event]:
         """Read the content of a message to the model: tool results, and one text with its attachments."""

@@ -11,9 +11,10 @@ from ctxd.transcripts.record_decoding import total_usage
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
 from tests.client.running import Running
-from tests.spec.claude_records import newest
+from tests.spec.claude_records import calls, newest, returns
 from tests.spec.imported_contexts import spent, window
 from tests.spec.test_import import Claude, here, imported, write
+from tests.spec.test_import_claude_agents import handed
 
 
 @pytest.mark.requirement("IMP-20")
@@ -68,3 +69,24 @@ def test_the_answer_in_output_that_is_only_a_result_is_a_response(
     if not is_error:
         assert spent(client, here("claude-code", session)) == total_usage(read(path)[1]) == Usage(input=30, output=15)
     assert imported(daemon, "claude", path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-14")
+def test_a_message_that_only_the_queue_has_is_part_of_the_conversation_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    queue = {"type": "queue-operation", "sessionId": claude.session}
+    records = [
+        claude("a", version="2.0.77"), calls(claude, "b", "t1"),
+        {**queue, "operation": "enqueue", "content": "And the linter.", "label": "q"}, returns(claude, "c", "t1", "ok"),
+        {**queue, "operation": "remove", "label": "r"}, claude("d", "assistant"), *claude.turn("e", "f"),
+    ]  # fmt: skip
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    assert imported(daemon, "claude", tmp_path)["commits"] == 2, "it begins no turn"
+    assert window(client, claude.id) == "abqcrdef"
+    first = client.commit_history(newest(client, claude.id).commit).commits[1]
+    assert first.message_count == 5, "with the message"
+    found = client.commit_materialize(newest(client, claude.id).commit, stop="root", format="narrative-v1")
+    assert str(found.content).count("And the linter.") == 1
+    made = handed(daemon, tmp_path, "resume", newest(client, claude.id).commit, "--in", "codex")
+    assert "And the linter." in Path(made["file"]).read_text()

@@ -51,6 +51,34 @@ def test_a_message_typed_while_the_model_worked_is_a_prompt(
     assert not is_typed(event), "it belongs to the step in which it came, and begins no branch"
 
 
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("version", "changes", "messages"),
+    [
+        ("2.0.77", ["enqueue", "remove"], ["one"]),
+        ("1.0.30", ["enqueue", "enqueue", "dequeue", "remove"], ["two"]),
+        ("2.0.77", ["enqueue", "dequeue"], []),
+        ("2.0.77", ["enqueue", "popAll", "remove"], []),
+        ("2.0.77", ["remove"], []),
+        ("2.1.100", ["enqueue", "remove"], []),
+    ],
+)
+@pytest.mark.parametrize("form", [str, list])
+def test_a_message_that_leaves_the_queue_for_the_model_is_a_prompt_in_versions_that_store_no_other_record(
+    version: str, changes: list[str], messages: list[str], form: type
+) -> None:
+    texts = iter(["one", "two"])
+    records: list[dict[str, Any]] = [{"type": "user", "version": version, "message": {"content": "go"}}]
+    for change in changes:
+        text = next(texts) if change == "enqueue" else None
+        content = [{"type": "text", "text": text}] if form is list and text else text
+        records.append({"type": "queue-operation", "operation": change, "content": content})
+    lines = [Line(number, {**ENVELOPE, **each}) for number, each in enumerate(records, 1)]
+    found = [entry.event for entry in read_session(lines)]
+    assert [each.text for each in found[1:] if isinstance(each, PromptEvent)] == messages
+    assert len(found) == len(records) and not any(is_typed(each) for each in found[1:])
+
+
 @pytest.mark.parametrize(
     "more",
     [
