@@ -34,6 +34,7 @@ from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
 from ctxd.imports.session_description import describe_session, directory_of
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
+from ctxd.imports.titles_elsewhere import TitlesElsewhere
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of
@@ -106,6 +107,7 @@ class TranscriptImport:
         self._origins = OriginCandidates(self._state)
         self._starts = ChainStarts(client, self._origins, self._ensure_imported)
         self._repeated = RepeatedLines(client, self._sources, self._plans)
+        self._titles = TitlesElsewhere()
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
@@ -153,6 +155,7 @@ class TranscriptImport:
             self._tasks = None
         for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
             self._take_plan(path)
+        await self._titles.store(self._client)
         self._sources.note_databases(self.result)
         # The order of new sources decides which of them are copies: save it, in case this import is killed.
         await self.save(when_due=self._is_watch and not self._state.has_new)
@@ -353,6 +356,7 @@ class TranscriptImport:
             # Its origin may be gone once it has lines of its own.
             state.copy_end = copied_to(plan)
         changed_at = self._changed_at(planned)
+        self._titles.note(planned.source.session, planned.done.facts)
         await describe_session(self._client, planned, self._listed, self._states, changed_at=changed_at)
         state.cuts = [*(state.cuts if not is_rewritten else ()), done.size]
         state.cuts, state.ends = sorted(set(state.cuts)), sorted(done.ends)

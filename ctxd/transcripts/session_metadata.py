@@ -46,6 +46,8 @@ class SessionFacts:
         self._ids: set[int] = set()
         self._permissions: dict[str, Any] = {}
         self._prompt = self._task = ""
+        self.last_id = ""
+        """The id of the last message; empty in other formats than that of Claude Code."""
         self.directory = ""
         """The last directory to which the harness moved the session."""
         self._began: int | None = None
@@ -87,7 +89,7 @@ class SessionFacts:
         prompt = self._prompt or self._task
         is_first = prompt and (known.began_at is None or self._began in (None, min(began)))
         return RecordedSession(
-            title=_short(title) or ("" if known.title in self._others_summaries() else known.title),
+            title=_short(title) or ("" if known.title in self.titles_elsewhere().values() else known.title),
             prompt=_short(prompt) if is_first else known.prompt or _short(prompt),
             began_at=min(began, default=changed_at),
             ended_at=max([at for at in (known.ended_at, ended) if at is not None], default=changed_at),
@@ -127,6 +129,7 @@ class SessionFacts:
             self._summaries[leaf] = as_text(record.get("summary"))
         elif id := as_text(record.get("uuid")):
             self._ids.add(hash(id))
+            self.last_id = id
         if not record.get("isSidechain"):
             self._grant("permission_mode", record.get("permissionMode"))
 
@@ -136,11 +139,11 @@ class SessionFacts:
         own = (text for leaf, text in reversed(self._summaries.items()) if not self._ids or hash(leaf) in self._ids)
         return next(own, "")
 
-    def _others_summaries(self) -> set[str]:
-        """Return the summaries that are of other sessions, as is known once there are messages: an import that saw no
-        message yet may have taken one for the title."""
-        others = (text for leaf, text in self._summaries.items() if self._ids and hash(leaf) not in self._ids)
-        return set(map(_short, others))
+    def titles_elsewhere(self) -> dict[str, str]:
+        """Return the titles of other sessions by their last messages, as is known once there are messages here: an
+        import that saw no message yet may have taken one for the title of this session."""
+        others = ((leaf, text) for leaf, text in self._summaries.items() if self._ids and hash(leaf) not in self._ids)
+        return {leaf: _short(text) for leaf, text in others}
 
     def _codex(self, record: Record) -> None:
         payload = record_of(record.get("payload"))

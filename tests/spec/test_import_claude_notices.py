@@ -13,7 +13,7 @@ from ctxd_protocol.event_types import Usage
 from tests.client.running import Running
 from tests.spec.claude_records import calls, newest, returns
 from tests.spec.imported_contexts import spent, window
-from tests.spec.test_import import Claude, here, imported, write
+from tests.spec.test_import import Claude, append, here, imported, write
 from tests.spec.test_import_claude_agents import handed
 
 
@@ -90,3 +90,22 @@ def test_a_message_that_only_the_queue_has_is_part_of_the_conversation_once(
     assert str(found.content).count("And the linter.") == 1
     made = handed(daemon, tmp_path, "resume", newest(client, claude.id).commit, "--in", "codex")
     assert "And the linter." in Path(made["file"]).read_text()
+
+
+@pytest.mark.requirement("IMP-23")
+@pytest.mark.parametrize("is_titled", [False, True])
+def test_the_title_in_a_copy_is_that_of_the_session_with_the_last_message(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, is_titled: bool
+) -> None:
+    titles = [{"type": "custom-title", "customTitle": "Own", "sessionId": claude.session}] if is_titled else []
+    write(tmp_path / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *titles])
+    copy = Claude()
+    summary = {"type": "summary", "summary": "A title", "leafUuid": claude.ids["b"]}
+    write(tmp_path / f"{copy.session}.jsonl", [summary, *copy.turn("a", "b"), *copy.turn("c", "d")])
+    imported(daemon, "claude", tmp_path)
+    assert client.session_get(claude.id).session.title == ("Own" if is_titled else "A title")
+    assert client.session_get(copy.id).session.title == "text a"
+    assert imported(daemon, "claude", tmp_path)["commits"] == 0
+    append(tmp_path / f"{claude.session}.jsonl", *claude.turn("e", "f"))
+    imported(daemon, "claude", tmp_path)
+    assert client.session_get(claude.id).session.title == ("Own" if is_titled else "A title")
