@@ -31,7 +31,7 @@ from ctxd.formats.model_view import as_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS
-from ctxd.transcripts.codex import HISTORY
+from ctxd.transcripts.codex import HISTORY, UNNAMED
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import attachment_of
@@ -76,6 +76,14 @@ _SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
             "user_action",
             "subagent_notification",
             "send_user_message_question_reply",
+            "hook_prompt",
+            "codex_internal_context",
+            "goal_context",
+            "extension_context",
+            "external_context",
+            "agent_message_board_notification",
+            "warning",
+            UNNAMED,
         }
     ),
     "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),

@@ -32,12 +32,33 @@ from ctxd_protocol import event_types as typed
 
 _TAGS: Final = (
     "environment_context|permissions instructions|user_instructions|recommended_plugins|turn_aborted|"
-    "send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS"
+    "send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS|"
+    "hook_prompt|codex_internal_context|goal_context|extension_context|agent_message_board_notification"
 )
-_WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|# (AGENTS\.md instructions))")
-_CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
-"""Start and end of a user message that the harness wrote; it recognises its own messages by both. Texts about mentioned
-files end with the user's own request."""
+_WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|<(external_)[\w.-]+[ >]|# (AGENTS\.md instructions))", re.I)
+_CLOSED: Final = re.compile(rf"</(?:{_TAGS}|external_[\w.-]+)>\Z", re.I)
+"""Start and end of a user message that the harness wrote; it recognises its own messages by both, in any case. Texts
+about mentioned files end with the user's own request."""
+
+_KINDS: Final = {each.lower(): each for each in (*_TAGS.split("|"), "AGENTS.md instructions")}
+_EXTERNAL: Final = "external_context"
+"""Kind of a text of a client, whose tag has the key that the client chose."""
+
+_WARNING: Final = re.compile(
+    r"\s*Warning: (?:The maximum number of unified exec processes you can keep open is|"
+    r"Your account was flagged for potentially high-risk cyber activity|"
+    r"apply_patch was requested via .*Use the apply_patch tool instead of exec_command\.\s*\Z)",
+    re.S,
+)
+"""Warnings for the model that versions before 2026 wrote as user messages."""
+
+_PASSTHROUGH: Final = "internal_chat_message_metadata_passthrough"
+_NOT_TYPED: Final = frozenset({"harness", "skills", "agents_md", "tool", "developer_instructions"})
+"""Sources of parts of a user message that are not input of the user. That of a command of the user's shell is input,
+though codex counts it as its own message: tags decide about all others."""
+
+UNNAMED: Final = "context"
+"""Kind of a text that codex wrote, by its source, in a form that is not known."""
 
 _RESOURCE: Final = '{"type":"resource",'
 """Start of a resource of an MCP server in the output of a tool."""
@@ -239,8 +260,8 @@ class _Rollout:
         text, attachments = content_of(item.get("content"))
         match item.get("role"):
             case "user":
-                if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
-                    return typed.SystemEvent(text=text, kind=wrapper[1] or wrapper[2], **common)
+                if (kind := _context_kind(item, text)) is not None and not attachments:
+                    return typed.SystemEvent(text=text, kind=kind, **common)
                 return typed.PromptEvent(text=text, attachments=attachments, **common)
             case "assistant":
                 return typed.ResponseEvent(text=text, attachments=attachments, model=self._model, **common)
@@ -301,6 +322,17 @@ def _is_second(event: typed.Event, others: Counter[int], own: Counter[int]) -> b
         return True
     own[key] += 1
     return False
+
+
+def _context_kind(item: Record, text: str) -> str | None:
+    """Return the kind of a user message that the harness wrote; None for one of the user."""
+    if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
+        return _EXTERNAL if wrapper[2] else _KINDS[(wrapper[1] or wrapper[3]).lower()]
+    if _WARNING.match(text):
+        return "warning"
+    parts = records_of(record_of(item.get(_PASSTHROUGH)).get("content_item_metadata"))
+    sources = [record_of(part.get("provenance")).get("type") for part in parts]
+    return UNNAMED if sources and _NOT_TYPED.issuperset(sources) else None
 
 
 def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResultEvent:

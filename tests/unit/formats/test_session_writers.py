@@ -550,6 +550,7 @@ def test_an_attachment_that_claude_refuses_is_named(own: bool) -> None:
     assert text.splitlines() == ["Look.", *(f"[{name}]" for name in names)] and left_out == {"attachment": 6}
 
 
+POSTED = "<agent_message_board_notification>New post.</agent_message_board_notification>"
 NOTICES: dict[HarnessCommand, list[typed.SystemEvent]] = {
     "claude": [
         typed.SystemEvent(kind="bash-input", text="<bash-input>git log</bash-input>"),
@@ -564,6 +565,15 @@ NOTICES: dict[HarnessCommand, list[typed.SystemEvent]] = {
         typed.SystemEvent(kind="skill", text="<skill>body</skill>"),
         typed.SystemEvent(kind="developer", text="What a hook adds."),
         typed.SystemEvent(kind="turn_aborted", text="<turn_aborted>on purpose</turn_aborted>"),
+        typed.SystemEvent(kind="hook_prompt", text='<hook_prompt hook_run_id="s">Lint it.</hook_prompt>'),
+        typed.SystemEvent(kind="codex_internal_context", text="<codex_internal_context>x</codex_internal_context>"),
+        typed.SystemEvent(kind="goal_context", text="<goal_context>Go on.</goal_context>"),
+        typed.SystemEvent(kind="extension_context", text="<extension_context>x</extension_context>"),
+        typed.SystemEvent(kind="external_context", text="<external_slack>A thread.</external_slack>"),
+        typed.SystemEvent(kind="agent_message_board_notification", text=POSTED),
+        typed.SystemEvent(
+            kind="warning", text="Warning: Your account was flagged for potentially high-risk cyber activity"
+        ),
     ],
     "pi": [
         typed.SystemEvent(

@@ -14,7 +14,7 @@ import pytest
 from ctxd.imports import changed_sources, importer, plan_types, source_reading, spawning_calls, transcript_plan
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.importer import TranscriptImport
-from ctxd.transcripts import discovery, opencode_storage
+from ctxd.transcripts import codex, discovery, opencode_storage
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode_storage import StoredSession
 from ctxd.transcripts.record_decoding import Record
@@ -24,6 +24,8 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, PromptEvent
 from tests.client.running import Running
 from tests.spec.claude_records import compaction, fork_of, forked, newest
+from tests.spec.harness_files import Thread
+from tests.spec.imported_contexts import window
 from tests.spec.test_import import Claude, append, commits, here, labels, write
 from tests.spec.test_import_opencode import Opencode
 
@@ -157,6 +159,33 @@ def test_a_rewritten_file_is_planned_again(
     write(path, records)
     found = imported(daemon, path.parent)
     assert found.rewritten == 1 and labels(client, newest(client, claude.id).commit) == "abcdccef"
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_rollback_that_an_older_version_read_otherwise_is_corrected_without_a_second_copy(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
+) -> None:
+    old.undo()
+    for module in (changed_sources, importer, source_reading):
+        old.setattr(module, "PARSER", plan_types.PARSER - 1)
+    old.setattr(codex, "_context_kind", lambda _item, _text: None)
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.turn("c", "d")
+    rollout.ask("e")
+    told = '<hook_prompt hook_run_id="stop:0:hooks.json">Run the linter.</hook_prompt>'
+    rollout.records[-2]["payload"]["content"][0]["text"] = told
+    rollout.answer("f")
+    rollout.event("thread_rolled_back", "r", num_turns=1)
+    rollout.turn("g", "h")
+    path = rollout.write(tmp_path / "sources")
+    imported(daemon, path, "codex")
+    assert window(client, rollout.id) == "mabcdrgh"
+    old.undo()
+    imported(daemon, path, "codex")
+    assert window(client, rollout.id) == "mabrgh"
+    found = imported(daemon, path, "codex")
+    assert (found.commits, found.unchanged) == (0, 1)
 
 
 @pytest.mark.requirement("IMP-2")

@@ -248,3 +248,73 @@ def test_an_item_is_found_wherever_a_file_is_cut(place: int) -> None:
     assert codex.conversation_in_events(BytesIO(start + filler)) == start.index(b'"type": "user_message"')
     assert codex.conversation_in_events(BytesIO(filler + start)) == len(filler) + start.index(b'"type": "user_message"')
     assert codex.conversation_in_events(BytesIO(start + filler + item)) is None
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('<hook_prompt hook_run_id="stop:0:hooks.json">Run the linter.</hook_prompt>', "hook_prompt"),
+        ('<codex_internal_context source="goal">\nGo on.\n</codex_internal_context>', "codex_internal_context"),
+        ("<goal_context>\nGo on.\n</goal_context>", "goal_context"),
+        ("<extension_context>\n<example>x</example>\n</extension_context>", "extension_context"),
+        ("<external_slack>\nA thread.\n</external_slack>", "external_context"),
+        ('<external_context source="slack">\nA thread.\n</external_context>', "external_context"),
+        ("<agent_message_board_notification>\nNew post.\n</agent_message_board_notification>\n",
+         "agent_message_board_notification"),
+        ("<SUBAGENT_NOTIFICATION>{}</subagent_notification>", "subagent_notification"),
+        ("# agents.md instructions for /srv\n\n<instructions>\nBe brief.\n</instructions>", "AGENTS.md instructions"),
+        ("Warning: The maximum number of unified exec processes you can keep open is 60", "warning"),
+        ("Warning: apply_patch was requested via shell. Use the apply_patch tool instead of exec_command.", "warning"),
+        ("Warning: Your account was flagged for potentially high-risk cyber activity", "warning"),
+    ],
+)  # fmt: skip
+def test_context_that_codex_writes_as_a_message_of_the_user_is_no_prompt(text: str, kind: str) -> None:
+    (found,) = codex.read_rollout([Line(1, said("user", text))])
+    assert found.event == SystemEvent(kind=kind, text=text)
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<hook_prompt> is in my log: why?",
+        "<external_ref/> breaks the parser of </external_ref> tags, see below",
+        "Warning: apply_patch was requested via shell. What does that mean?",
+        "Why this? Warning: The maximum number of unified exec processes you can keep open is 60",
+    ],
+)
+def test_a_prompt_that_only_mentions_context_of_codex_is_a_prompt(text: str) -> None:
+    (found,) = codex.read_rollout([Line(1, said("user", text))])
+    assert found.event == PromptEvent(text=text)
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("text", "sources", "kind"),
+    [
+        ("Do not stop yet.", ["harness"], "context"),
+        ("Do not stop yet.", ["harness", "tool"], "context"),
+        ("Do not stop yet.", ["harness", "user"], None),
+        ("Do not stop yet.", ["unknown"], None),
+        ("<hook_prompt>Go on.</hook_prompt>", ["harness"], "hook_prompt"),
+        ("<user_shell_command>git log</user_shell_command>", ["user"], "user_shell_command"),
+    ],
+)
+def test_the_recorded_source_of_a_message_decides_if_its_text_does_not(
+    text: str, sources: list[str], kind: str | None
+) -> None:
+    parts = [{"provenance": {"type": each}} for each in sources]
+    record = {**said("user", text), "internal_chat_message_metadata_passthrough": {"content_item_metadata": parts}}
+    (found,) = codex.read_rollout([Line(1, record)])
+    assert (found.event.kind if isinstance(found.event, SystemEvent) else None) == kind
+
+
+@pytest.mark.requirement("IMP-14")
+def test_an_image_that_codex_adds_itself_is_not_left_out() -> None:
+    record = said("user", "The screen.")
+    record["content"].append({"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="})
+    parts = [{"provenance": {"type": "harness"}}] * 2
+    record["internal_chat_message_metadata_passthrough"] = {"content_item_metadata": parts}
+    (found,) = codex.read_rollout([Line(1, record)])
+    assert isinstance(found.event, PromptEvent) and found.event.attachments
