@@ -9,6 +9,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.losses import args_text
 from ctxd.formatting import count, moment
 from ctxd.terminal import Colour, cell, width
+from ctxd.transcripts.codex import request_in
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, ResponseEvent, ToolCallEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -78,7 +79,7 @@ def _first_text(events: Iterable[Event]) -> str:
     for event in events:
         match event:
             case PromptEvent() if event.text.strip():
-                return event.text
+                return request_in(event.text)
             case ResponseEvent():
                 reply = reply or event.text.strip()
             case CompactionEvent():

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.losses import Losses
+from ctxd.transcripts.codex import FILE_ID
 from ctxd.transcripts.record_decoding import DAMAGED
 from ctxd_protocol import event_types as typed
 
@@ -175,9 +176,23 @@ def user_message(text: str, attachments: tuple[typed.Attachment, ...] = ()) -> R
 
 
 def _message(role: str, kind: str, text: str, attachments: tuple[typed.Attachment, ...]) -> Record:
-    return {"type": "message", "role": role, "content": _content(kind, text, attachments)}
+    return {"type": "message", "role": role, "content": _content(kind, text, attachments, named=role == "user")}
 
 
-def _content(kind: str, text: str, attachments: tuple[typed.Attachment, ...]) -> list[Record]:
-    images = [{"type": "input_image", "image_url": data_url(each)} for each in attachments]
-    return [*([{"type": kind, "text": text}] if text or not images else []), *images]
+def _content(kind: str, text: str, attachments: tuple[typed.Attachment, ...], *, named: bool = False) -> list[Record]:
+    media = [part for number, each in enumerate(attachments, 1) for part in _media(number, each, named)]
+    return [*([{"type": kind, "text": text}] if text or not media else []), *media]
+
+
+def _media(number: int, found: typed.Attachment, named: bool) -> list[Record]:
+    """Return the parts of an attachment; with ``named``, an image with a name is between the tags of codex for it."""
+    if found.url is not None and found.url.startswith(FILE_ID):
+        part = {"type": "input_image", "file_id": found.url.removeprefix(FILE_ID)}
+    elif found.media_type.startswith("audio/"):
+        part = {"type": "input_audio", "audio_url": data_url(found)}
+    else:
+        part = {"type": "input_image", "image_url": data_url(found)}
+    if not named or not found.name:
+        return [part]
+    name = found.name if found.name.startswith("[") else f'[Image #{number}] path="{found.name}"'
+    return [{"type": "input_text", "text": f"<image name={name}>"}, part, {"type": "input_text", "text": "</image>"}]

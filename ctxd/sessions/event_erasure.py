@@ -33,6 +33,7 @@ from ctxd.sessions.stored_session import (
     SessionDelta,
     chars_of,
     events_size,
+    preview_of,
     read_bundle,
     read_segment,
     segment_document,
@@ -111,7 +112,8 @@ class ErasedContent:
 
     @cached_property
     def _previews(self) -> frozenset[str]:
-        return frozenset(text[:PREVIEW_CHARS] for text in self.texts)
+        # Earlier versions kept the start of the whole message.
+        return frozenset(start for text in self.texts for start in (preview_of(text), text[:PREVIEW_CHARS]))
 
     @cached_property
     def encoded_texts(self) -> tuple[bytes, ...]:

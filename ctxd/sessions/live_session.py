@@ -29,7 +29,6 @@ from ctxd.sessions.stored_session import (
     ENTERING,
     LARGE_BYTES,
     NOTHING,
-    PREVIEW_CHARS,
     RUN,
     ActivateObjects,
     AppendChat,
@@ -44,6 +43,7 @@ from ctxd.sessions.stored_session import (
     events_size,
     head_document,
     kept_in_run,
+    preview_of,
     segment_document,
     to_text,
 )
@@ -523,7 +523,7 @@ class LiveSession:
                 case AppendChat():
                     for event in operation.events:
                         if isinstance(event, PromptEvent) and starts_turn(event):
-                            turn, preview = turn + 1, event.text[:PREVIEW_CHARS]
+                            turn, preview = turn + 1, preview_of(event.text)
                             first = preview if turn == 1 else first
                 case RecordCalls() | ReadObjects() | ActivateObjects():
                     moved |= dict.fromkeys(operation.objects, True)

@@ -17,13 +17,13 @@ from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import SessionState, replay_deltas
 from ctxd.sessions.stored_session import (
-    PREVIEW_CHARS,
     RUN,
     SessionDelta,
     carriers,
     delta_events,
     kept_in_run,
     marked,
+    preview_of,
     read_bundle,
     read_head,
     read_segment,
@@ -104,8 +104,8 @@ def build_initial_state(session: str, begun: Sequence[SessionDelta]) -> InitialS
         replay_deltas(begun),
         [segment_document(segment_id(session, number), delta) for number, delta in enumerate(begun)],
         [kept_in_run(delta) for delta in begun],
-        prompts[-1][:PREVIEW_CHARS] if prompts else "",
-        next((text[:PREVIEW_CHARS] for text in prompts if text), ""),
+        preview_of(prompts[-1]) if prompts else "",
+        next((preview_of(text) for text in prompts if text), ""),
     )
 
 

@@ -17,6 +17,7 @@ from ctxd.objects.document import Document, Stored, require_text
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.session_settings import SessionSettings
+from ctxd.transcripts.codex import request_in
 from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,
@@ -325,6 +326,11 @@ def _event_mark(event: Event) -> Event:
 
 PREVIEW_CHARS: Final = 200
 """Characters of the newest user message that a listing shows."""
+
+
+def preview_of(text: str) -> str:
+    """Return the start of the user message ``text`` that a listing shows."""
+    return request_in(text)[:PREVIEW_CHARS]
 
 
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
+import msgspec
+
 from ctxd.transcripts.record_decoding import (
     WHOLE_LINE_BYTES_MAX,
     Entry,
@@ -59,6 +61,18 @@ though codex counts it as its own message: tags decide about all others."""
 
 UNNAMED: Final = "context"
 """Kind of a text that codex wrote, by its source, in a form that is not known."""
+
+_MEDIA_TAG: Final = re.compile(
+    r"<(?:image|(?:local_)?audio)(?: name=(?P<name>\[[^\]]*\])(?: path=\"(?P<path>.*)\")?)?>", re.S
+)
+_MEDIA_END: Final = re.compile(r"</(?:image|(?:local_)?audio)>")
+"""Texts that codex writes before and after an image of the user."""
+
+_IDE_CONTEXT: Final = re.compile(
+    r"\s*# (?:Context from my IDE setup|Files mentioned by the user):.*?^## My request(?: for Codex)?:\s*", re.S | re.M
+)
+FILE_ID: Final = "file_id:"
+"""Start of the address of a file that the provider holds."""
 
 _RESOURCE: Final = '{"type":"resource",'
 """Start of a resource of an MCP server in the output of a tool."""
@@ -347,19 +361,48 @@ def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResult
 
 
 def content_of(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
-    """Return the text and the attachments of an item's content."""
+    """Return the text and the attachments of an item's content. An image is named by the tags that codex writes as
+    texts around it."""
     if isinstance(content, str):
         return content, ()
-    texts, attachments = [], []
-    for part in records_of(content):
-        if "image_url" in part or "file_data" in part:
-            source = part.get("image_url") or part.get("file_data")
-            attachments.append(attachment_of("image/*", source, as_text(part.get("filename")) or None))
-        elif file := _resource(as_text(part.get("text"))):
-            attachments.append(file)
-        else:
-            texts.append(as_text(part.get("text")))
+    parts, texts, attachments = records_of(content), [], []
+    files = [_file(part) for part in parts]
+    for place, (part, file) in enumerate(zip(parts, files, strict=True)):
+        text = as_text(part.get("text"))
+        before, after = files[max(0, place - 1)], files[min(place + 1, len(parts) - 1)]
+        if file is not None:
+            opening = _MEDIA_TAG.fullmatch(as_text(parts[place - 1].get("text"))) if place else None
+            name = as_text(part.get("filename")) or (opening["path"] or opening["name"] if opening else None)
+            attachments.append(file if name is None else msgspec.structs.replace(file, name=name))
+        elif resource := _resource(text):
+            attachments.append(resource)
+        elif not (after and _MEDIA_TAG.fullmatch(text)) and not (before and _MEDIA_END.fullmatch(text)):
+            texts.append(text)
     return "\n".join(texts), tuple(attachments)
+
+
+def _file(part: Record) -> typed.Attachment | None:
+    """Return the image, the sound or the document in a part of an item's content; None for other parts."""
+    if source := part.get("image_url") or part.get("file_data"):
+        return attachment_of("image/*", source)
+    match part:
+        case {"audio_url": str(source)}:
+            return attachment_of("audio/*", source)
+        case {"input_audio": {"data": str(source), "format": str(form)}}:
+            return attachment_of(f"audio/{form}", source)
+        case {"file_id": str(id)}:
+            kind = "image/*" if part.get("type") == "input_image" else "application/octet-stream"
+            return typed.Attachment(media_type=kind, url=FILE_ID + id)
+        case _ if "image_url" in part or "file_data" in part:
+            return attachment_of("image/*", None)
+        case _:
+            return None
+
+
+def request_in(text: str) -> str:
+    """Return a prompt without what an IDE puts before the user's own request."""
+    found = _IDE_CONTEXT.match(text)
+    return (text[found.end() :] if found else "") or text
 
 
 def _resource(text: str) -> typed.Attachment | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, HEADING, relocated_to
 from ctxd.transcripts.claude_sidecars import SidecarTitle
+from ctxd.transcripts.codex import request_in
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.record_decoding import Line, Record, as_text, decoded, flattened, record_of
@@ -105,7 +106,7 @@ class SessionFacts:
                 self._began = event.at
             is_first = not (self._prompt or self._is_agent) and event.sidechain is None
             if is_first and isinstance(event, PromptEvent):
-                self._prompt = event.text.strip()
+                self._prompt = request_in(event.text).strip()
             elif is_first and isinstance(event, SystemEvent) and event.kind in ASKED_BY_OTHERS:
                 # The task of an agent in a team or of a schedule, whose session may have no prompt.
                 self._task = self._task or _AROUND_TASK.sub("", event.text).strip()

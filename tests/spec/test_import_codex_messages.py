@@ -7,8 +7,8 @@ import pytest
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
-from tests.spec.imported_contexts import window
-from tests.spec.test_import import imported
+from tests.spec.imported_contexts import narrative, window
+from tests.spec.test_import import ctx, imported
 
 
 @pytest.mark.requirement("IMP-3")
@@ -34,3 +34,39 @@ def test_a_rollback_takes_back_the_turn_that_a_hook_continued(
     rollout.write(tmp_path)
     imported(daemon, "codex", path)
     assert window(client, rollout.id) == "mabrgh"
+
+
+IDE = "# Context from my IDE setup:\n\n## Active file: p.py\n\n## Open tabs:\n- p.py: src/p.py\n"
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+
+
+@pytest.mark.requirement("IMP-14")
+def test_the_title_of_a_session_is_the_request_and_not_the_context_of_an_ide(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    text = f"{IDE}{'- other.py: src/other.py' * 20}\n\n## My request for Codex:\nAccept tabs\n"
+    rollout = Thread()
+    rollout.turn("a", "b")
+    rollout.records[-5]["payload"]["content"][0]["text"] = text
+    imported(daemon, "codex", rollout.write(tmp_path))
+    hooked = client.session_create(agent="codex").session.session
+    client.session_append(hooked, [{"role": "user", "content": text}])
+    rows = {row.session: row for row in client.session_list(limit=1000).sessions}
+    assert {rows[rollout.id].title, rows[hooked].title, rows[hooked].preview.strip()} == {"Accept tabs"}
+    assert "  Accept tabs" in ctx(daemon, "log", "-s", rollout.id).stdout
+    assert "Active file: p.py" in narrative(client, rollout.id), "the model has seen the context too"
+
+
+@pytest.mark.requirement("IMP-14")
+def test_a_prompt_with_an_image_has_its_text_without_the_tags_of_codex(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    tags = [{"type": "input_text", "text": each} for each in ('<image name=[Image #1] path="a.png">', "</image>")]
+    said = {"type": "input_text", "text": "Look at it."}
+    rollout = Thread()
+    rollout.add("a", type="message", role="user", content=[tags[0], PICTURE, tags[1], said])
+    rollout.answer("b")
+    imported(daemon, "codex", rollout.write(tmp_path))
+    assert (
+        next(row.title for row in client.session_list(limit=1000).sessions if row.session == rollout.id) == said["text"]
+    )

@@ -9,10 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from ctxd.formats.codex_v1 import RolloutWriter
+from ctxd.formats.losses import Losses
 from ctxd.transcripts import codex
 from ctxd.transcripts.format_detection import read
 from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import (
+    Attachment,
     Event,
     OpaqueEvent,
     PromptEvent,
@@ -318,3 +321,68 @@ def test_an_image_that_codex_adds_itself_is_not_left_out() -> None:
     record["internal_chat_message_metadata_passthrough"] = {"content_item_metadata": parts}
     (found,) = codex.read_rollout([Line(1, record)])
     assert isinstance(found.event, PromptEvent) and found.event.attachments
+
+
+def content(*parts: str | Record) -> Record:
+    """A message of the user with texts and other parts."""
+    made = [{"type": "input_text", "text": each} if isinstance(each, str) else each for each in parts]
+    return {"type": "message", "role": "user", "content": made}
+
+
+PIXEL = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+PNG = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("record", "text", "files"),
+    [
+        (content("<image name=[Image #1]>", PIXEL, "</image>", "[Image #1] why?"), "[Image #1] why?", ["[Image #1]"]),
+        (content('<image name=[Image #1] path="a>b.png">', PIXEL, "</image>", "Why?"), "Why?", ["a>b.png"]),
+        (content("Why?", "<image>", PIXEL, "</image>"), "Why?", [None]),
+        (content("<image>", PIXEL, "</image>", "<image>", PIXEL, "</image>"), "", [None, None]),
+        (content("<image>", "is a tag", "</image>"), "<image>\nis a tag\n</image>", []),
+    ],
+)
+def test_the_tags_around_an_image_name_it_and_are_no_text_of_the_prompt(
+    record: Record, text: str, files: list[str | None]
+) -> None:
+    (found,) = codex.read_rollout([Line(1, record)])
+    event = PromptEvent(text=text, attachments=tuple(msgspec.structs.replace(PNG, name=name) for name in files))
+    assert found.event == event
+    (line,) = RolloutWriter(Losses()).add(event)
+    (again,) = codex.read_rollout([Line(1, json.loads(line))])
+    assert again.event == event, "a session of codex that continues it has the names too"
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("part", "file"),
+    [
+        ({"type": "input_image", "file_id": "file_abc"}, Attachment(media_type="image/*", url="file_id:file_abc")),
+        ({"type": "input_audio", "audio_url": "data:audio/wav;base64,UklGRg=="},
+         Attachment(media_type="audio/wav", data=b"RIFF")),
+        ({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+         Attachment(media_type="audio/wav", data=b"RIFF")),
+    ],
+)  # fmt: skip
+def test_an_image_at_the_provider_and_a_sound_are_attachments(part: Record, file: Attachment) -> None:
+    (found,) = codex.read_rollout([Line(1, content(part, "And this?"))])
+    assert found.event == PromptEvent(text="And this?", attachments=(file,))
+    (line,) = RolloutWriter(Losses()).add(found.event)
+    (again,) = codex.read_rollout([Line(1, json.loads(line))])
+    assert again.event == found.event
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("# Context from my IDE setup:\n\n## Active file: a\n\n## My request for Codex:\nFix it.\n", "Fix it.\n"),
+        ("\n# Files mentioned by the user:\n\n## a: /a\n\n## My request:\nFix it.", "Fix it."),
+        ("# Context from my IDE setup:\n\n## My request for Codex:\n", "# Context from my IDE setup:"),
+        ("See:\n## My request for Codex:\nFix it.", "See:"),
+    ],
+)
+def test_the_request_of_a_prompt_follows_what_an_ide_puts_before_it(text: str, asked: str) -> None:
+    assert codex.request_in(text).startswith(asked)
