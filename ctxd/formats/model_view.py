@@ -7,11 +7,15 @@ import msgspec
 
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.claude_code import wrapper_of
+from ctxd.transcripts.opencode import SUBTASK
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of, rest
 from ctxd_protocol import event_types as typed
 
 _CLEARED: Final = "[Old tool result content cleared]"
 """Text that opencode sends in place of an output that it has pruned."""
+
+_RUN_BY_USER: Final = "The following tool was executed by the user"
+"""Text that opencode sends in place of the prompt of a command that a sub-agent runs; the call has the prompt."""
 
 _INTERRUPTED: Final = "MessageAbortedError"
 """Error of a reply of opencode that the user interrupted."""
@@ -99,6 +103,8 @@ def _opencode(events: Iterable[typed.Event], losses: Losses) -> Iterator[typed.E
                 losses.drop(event)
             case typed.SystemEvent() if meta.get("ignored") is True:
                 losses.drop(event)
+            case typed.PromptEvent() if meta.get("type") == SUBTASK:
+                yield msgspec.structs.replace(event, text=_RUN_BY_USER, meta=None)
             case typed.ToolResultEvent():
                 yield _output(event, meta)
             case _:

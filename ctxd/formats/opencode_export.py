@@ -7,6 +7,7 @@ from typing import Any
 
 from ctxd.formats.codex_v1 import data_url
 from ctxd.formats.losses import Losses
+from ctxd.transcripts.opencode import SUBTASK
 from ctxd.transcripts.record_decoding import args_object
 from ctxd_protocol import event_types as typed
 
@@ -57,6 +58,8 @@ class DocumentWriter:
             case typed.PromptEvent(attachments=(file,)) if not event.text:
                 name = {} if file.name is None else {"filename": file.name}
                 return {"type": "file", "mime": file.media_type, **name, **meta, "url": data_url(file)}
+            case typed.PromptEvent() if meta.get("type") == SUBTASK:
+                return {**meta, "prompt": event.text}
             case typed.PromptEvent() | typed.ResponseEvent() | typed.SystemEvent():
                 return {"type": "text", "text": event.text, **meta}
             case typed.ThinkingEvent():

@@ -36,7 +36,9 @@ export const CtxdPlugin = async ({ directory }) => {
   }
 
   // Each text is a separate prompt, as in the database, so that an import recognises it.
-  function reportUserText(session, message, { id, type, text, synthetic, ignored }) {
+  function reportUserText(session, message, { id, type, text, prompt, synthetic, ignored }) {
+    // A command that a sub-agent runs.
+    if (type === "subtask" && prompt) hook(session, "UserPromptSubmit", { prompt, prompt_id: message });
     if (type !== "text" || !text || ignored) return;
     if (synthetic) hook(session, "SyntheticText", { text, part_id: id, prompt_id: message });
     else hook(session, "UserPromptSubmit", { prompt: text, prompt_id: message });

@@ -19,7 +19,7 @@ from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import INJECTED, is_typed, without_notices, wrapper_of
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
-from ctxd.transcripts.opencode import SYNTHETIC
+from ctxd.transcripts.opencode import SUBTASK, SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -293,15 +293,23 @@ def _keys(event: Event) -> tuple[Key, ...]:
     """Return the keys of an event, first the one that the session has; none for an event that hooks do not report."""
     match event:
         case ToolCallEvent() if event.call:
-            return (("call", portable_call(event.call)),)
+            return tuple(("call", portable_call(id)) for id in _call_ids(event))
         case ToolResultEvent() if event.call:
-            return (("result", portable_call(event.call)),)
+            return tuple(("result", portable_call(id)) for id in _call_ids(event))
         case CompactionEvent() if replaces(event):
             return (("compaction", ""),)
         case _:
             by_text, by_id = _text_key(event, _text(event)), _id_key(event)
             keys = [] if by_text is None else [by_text] if by_id is None else [by_text, by_id]
             return tuple(reversed(keys) if _is_redacted(event) else keys)
+
+
+def _call_ids(event: ToolCallEvent | ToolResultEvent) -> Iterator[str]:
+    """Yield the ids of a call: its own, and that of the part that holds it, which opencode reports for a call that a
+    command of the user makes."""
+    yield event.call or ""
+    if event.id is not None and event.id != event.call:
+        yield event.id
 
 
 def _text_key(event: Event, text: str) -> Key | None:
@@ -384,8 +392,8 @@ def _trimmed(record: Record, known: Sequence[Event]) -> Record:
             return True
         if any(block.get(name) in calls for name in _CALL_IDS if isinstance(block.get(name), str)):
             return False
-        text = _plain(as_text(block.get("text")))
-        is_text = block.get("type") in ("text", "input_text", "output_text")
+        text = _plain(as_text(block.get("prompt" if block.get("type") == SUBTASK else "text")))
+        is_text = block.get("type") in ("text", "input_text", "output_text", SUBTASK)
         return not is_text or (text not in texts and not any(text in whole for whole in joined))
 
     found = dict(record)

@@ -26,6 +26,9 @@ from ctxd_protocol import event_types as typed
 SYNTHETIC: Final = "synthetic"
 """Kind of a text that opencode adds to the messages of the user."""
 
+SUBTASK: Final = "subtask"
+"""Type of the part with the prompt of a command that a sub-agent runs."""
+
 _PART: Final = ("id", "sessionID", "messageID", "type")
 
 
@@ -152,6 +155,9 @@ def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict
             return [typed.PromptEvent(text=text, meta=meta, **common)]
         case "text":
             return [typed.ResponseEvent(text=text, meta=meta, **billed, **common)]
+        case kind if kind == SUBTASK and (prompt := as_text(part.get("prompt"))):
+            meta = rest(part, "id", "sessionID", "messageID", "prompt")
+            return [typed.PromptEvent(text=prompt, meta=meta, **common)]
         case "reasoning":
             return [typed.ThinkingEvent(text=text, meta=meta, **billed, **common)]
         case "file":

@@ -148,6 +148,13 @@ def test_each_text_of_a_prompt_is_one_as_in_the_database(plugin: Plugin, client:
     assert plugin.recorded(client) == [("prompt", "one text"), ("prompt", "another text")]
 
 
+@pytest.mark.requirement("HOK-14")
+def test_the_prompt_of_a_command_that_a_sub_agent_runs_is_a_prompt(plugin: Plugin, client: SyncClient) -> None:
+    part = {"id": "prt_1", "type": "subtask", "prompt": "Review p.py", "agent": "general", "command": "review"}
+    plugin.play(("chat.message", {"sessionID": plugin.native}, {"message": {"id": "msg_1"}, "parts": [part]}))
+    assert plugin.recorded(client) == [("prompt", "Review p.py")]
+
+
 @pytest.mark.requirement("HOK-16")
 def test_a_text_is_reported_once_though_a_sub_agent_ends_before_its_end(plugin: Plugin, client: SyncClient) -> None:
     said = {"sessionID": plugin.native, "messageID": "msg_x", "partID": "prt_I delegate."}

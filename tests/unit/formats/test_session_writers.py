@@ -606,3 +606,17 @@ def test_codex_keeps_messages_of_other_agents_but_not_its_session_preamble() -> 
     events.append(typed.SystemEvent(kind="environment_context", text="<environment_context>x</environment_context>"))
     assert items_of_codex(events) == [told]
     assert made("codex", events)[1] == {"agent_message": 1, "system": 2}
+
+
+@pytest.mark.requirement("HND-7")
+def test_opencode_gets_the_prompt_of_a_command_of_a_sub_agent_as_it_sends_it() -> None:
+    meta = {"type": "subtask", "agent": "general", "command": "review"}
+    prompt = typed.PromptEvent(text="Review p.py", meta=meta)
+    texts = [each.text for each in made("opencode", [prompt], own=True)[0] if isinstance(each, typed.PromptEvent)]
+    assert texts == ["The following tool was executed by the user"]
+    for harness in ("claude", "codex", "pi"):
+        assert ("PromptEvent", "Review p.py", "0") in story(made(harness, [prompt])[0])
+    document = {"info": {}, "messages": [{"info": {"role": "user"}, "parts": [{**meta, "prompt": "Review p.py"}]}]}
+    events = of_opencode(json.dumps(document).encode())
+    assert [each.text for each in events if isinstance(each, typed.PromptEvent)] == ["Review p.py"]
+    assert json.loads(opencode_again(events)[0]) == document
