@@ -115,6 +115,16 @@ def read_events(found: Iterable[Line]) -> Iterator[Entry]:
     yield from _read(found, _EventRollout())
 
 
+def records_in(document: object) -> list[Record]:
+    """Return the records of a rollout that is one JSON document, as versions before June 2025 wrote it: its session,
+    then its items; nothing for another document."""
+    match document:
+        case {"session": dict(session), "items": list(items)}:
+            return [session, *records_of(items)]
+        case _:
+            return []
+
+
 def conversation_in_events(file: IO[bytes]) -> int | None:
     """Return the byte at which the conversation of a rollout begins if it is in the ``event_msg`` records; None for
     another rollout. Reads up to the first item of type ``message``, which is one of the first lines of a rollout that

@@ -10,6 +10,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import forked_after, relocated_to, with_answer
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
+from ctxd.transcripts.codex import records_in
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
@@ -229,8 +230,8 @@ def _of_document(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     except ValueError as error:
         found = _of_lines(harness, path)
         return Skipped(str(path), str(error)) if isinstance(found, Skipped) else found
-    if isinstance(document, list):
-        return _of_array(harness, path, records_of(document))
+    if isinstance(document, list) or records_in(document):
+        return _of_array(harness, path, _listed(document))
     if harness == "opencode" and isinstance(document, dict) and isinstance(document.get("messages"), list):
         return _export(path, record_of(document.get("info")))
     if isinstance(document, dict) and "messages" not in document and "type" in document:
@@ -243,13 +244,13 @@ def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Tra
     known = _of_records(harness, path, records[:_PEEKED])
     if isinstance(known, Skipped):
         return known
-    stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(_records(path)))
+    stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(_listed(_document(path))))
     return known._replace(stored=stored)
 
 
-def _records(path: Path) -> list[Record]:
-    document = _document(path)
-    return with_answer(records_of(document if isinstance(document, list) else [document]))
+def _listed(document: object) -> list[Record]:
+    """Return the records of a document that lists them, or that is one."""
+    return records_in(document) or with_answer(records_of(document if isinstance(document, list) else [document]))
 
 
 def _export(path: Path, info: Record) -> Transcript:

@@ -112,7 +112,7 @@ def _of_document(path: Path, document: object) -> tuple[Format, Iterator[Entry]]
     """Return the format and the events of an export of opencode, or of headless output as one array."""
     if isinstance(document, dict) and isinstance(document.get("messages"), list):
         return "opencode-export", opencode.read_session(numbered(export_records(document)))
-    records = records_of(document if isinstance(document, list) else [document])
+    records = codex.records_in(document) or records_of(document if isinstance(document, list) else [document])
     if (format := format_of(records[:_PEEKED])) is None:
         raise UnknownFormat(f"{path}: a JSON document without messages; opencode export writes one with them")
     answered = claude_code.with_answer(records)

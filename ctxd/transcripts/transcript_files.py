@@ -4,6 +4,7 @@ Separate from their content, so that an import that finds no changed file loads 
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ _SUFFIXES: Final[dict[HarnessCommand, tuple[str, ...]]] = {
     "pi": (".jsonl",),
     "opencode": (".db", ".jsonl", ".json"),
 }
+_OLD_ROLLOUT: Final = re.compile(r"rollout-.*\.json")
+"""Name of a rollout of codex before June 2025, which is one JSON document."""
+
 _FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
 """Modules whose errors mean a damaged source."""
 
@@ -77,7 +81,7 @@ def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]
             folders.remove("storage")
             yield Path(folder) / "storage"
         for name in sorted(files):
-            if name.endswith(_SUFFIXES[harness]):
+            if _may_be_source(harness, name):
                 path = os.path.join(folder, name)
                 if (shown := _shown(path)) != path:
                     yield Skipped(shown, "its path is not UTF-8: rename it")
@@ -87,6 +91,10 @@ def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]
                     yield Path(path)
     for error in refused:
         yield Skipped(_shown(str(error.filename)), str(error.strerror))
+
+
+def _may_be_source(harness: HarnessCommand, name: str) -> bool:
+    return name.endswith(_SUFFIXES[harness]) or (harness == "codex" and _OLD_ROLLOUT.fullmatch(name) is not None)
 
 
 def _shown(path: str) -> str:
@@ -102,7 +110,7 @@ def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
                 return folder
         if path.name.endswith((".db-wal", ".db-shm", ".db-journal")):
             path = path.with_name(path.name.rpartition("-")[0])
-    return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
+    return path if _may_be_source(harness, path.name) and path.is_file() else None
 
 
 def stat_of(path: Path) -> Stat:

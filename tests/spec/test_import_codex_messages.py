@@ -1,6 +1,8 @@
 """IMP: messages in rollouts of codex that a person did not type as they stand there: context, images and IDE texts."""
 
+import json
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -8,7 +10,7 @@ from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import narrative, window
-from tests.spec.test_import import ctx, imported
+from tests.spec.test_import import Record, ctx, imported
 
 
 @pytest.mark.requirement("IMP-3")
@@ -70,3 +72,37 @@ def test_a_prompt_with_an_image_has_its_text_without_the_tags_of_codex(
     assert (
         next(row.title for row in client.session_list(limit=1000).sessions if row.session == rollout.id) == said["text"]
     )
+
+
+def said(role: str, text: str) -> Record:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+@pytest.mark.requirement("IMP-16")
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_rollout_in_one_json_document_is_imported_as_it_grows(
+    daemon: Running, client: SyncClient, tmp_path: Path, indent: int | None
+) -> None:
+    native = str(uuid4())
+    path = tmp_path / "sessions" / f"rollout-2025-05-05-{native}.json"
+    path.parent.mkdir()
+    session = {"timestamp": "2025-05-05T19:24:54.000Z", "id": native, "instructions": ""}
+    call = {"type": "function_call", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "c1"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": '{"output":"a.py","metadata":{}}'}
+    items = [said("user", "Fix it."), call, output, said("assistant", "Fixed.")]
+    path.write_text(json.dumps({"session": session, "items": items}, indent=indent))
+    (path.parent / "settings.json").write_text("{}")
+    found = imported(daemon, "codex", path.parent)
+    assert found["skipped"] == [] and found["events"] == {
+        "prompt": 1, "tool_call": 1, "tool_result": 1, "response": 1, "opaque": 1,
+    }  # fmt: skip
+    (row,) = (each for each in client.session_list(limit=1000).sessions if each.session == f"codex-{native}")
+    assert (row.title, row.created_at) == ("Fix it.", 1746473094000)
+    assert imported(daemon, "codex", path.parent)["commits"] == 0
+    items += [said("user", "Test it."), said("assistant", "Tested.")]
+    path.write_text(json.dumps({"session": session, "items": items}, indent=indent))
+    assert imported(daemon, "codex", path)["rewritten"] == 0
+    told = narrative(client, f"codex-{native}")
+    assert [told.count(text) for text in ("Fix it.", "a.py", "Fixed.", "Test it.", "Tested.")] == [1] * 5
+    assert ctx(daemon, "transcript", str(path)).stdout.count("prompt") == 2
