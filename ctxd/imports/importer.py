@@ -32,9 +32,8 @@ from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.origin_plans import ImportedLines
 from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
-from ctxd.imports.session_description import describe_session, directory_of
+from ctxd.imports.session_description import TitlesElsewhere, describe_session, directory_of
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
-from ctxd.imports.titles_elsewhere import TitlesElsewhere
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.remedies import reason_of

@@ -11,8 +11,9 @@ import msgspec
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.source_reading import PlannedSource
 from ctxd.transcripts.claude_sidecars import title_beside
+from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd_client.errors import NotFound
-from ctxd_protocol.session_types import PURGED_TEXT, SessionView
+from ctxd_protocol.session_types import PURGED_TEXT, RecordedSession, SessionView
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -83,3 +84,30 @@ def directory_of(found: str) -> str:
     if not found.startswith("/") or "\0" in found or len(found.encode("utf-8", "surrogatepass")) > _PATH_BYTES_MAX:
         return "/"
     return posixpath.normpath(found)
+
+
+class TitlesElsewhere:
+    """Collects the titles for other sessions, and the last message of each session, from the transcripts of a run: a
+    copy with which Claude Code before 2.0 continues a session names the title of the copied one, by its last message.
+    """
+
+    def __init__(self) -> None:
+        self._titles: dict[str, str] = {}
+        self._sessions: dict[str, str] = {}
+
+    def note(self, session: str, facts: SessionFacts) -> None:
+        """Note what a transcript of ``session`` that was read to its end has."""
+        self._titles.update(facts.titles_elsewhere())
+        if facts.last_id:
+            self._sessions[facts.last_id] = session
+
+    async def store(self, client: "Client") -> None:
+        """Give these titles to the sessions of the run that have none. Raises: CallFailed."""
+        for leaf in self._titles.keys() & self._sessions.keys():
+            session = self._sessions[leaf]
+            with suppress(NotFound):
+                known = (await client.session_get(session)).session.recorded or RecordedSession()
+                if not known.title:
+                    titled = msgspec.structs.replace(known, title=self._titles[leaf])
+                    await client.session_annotate(session, recorded=titled)
+        self._titles, self._sessions = {}, {}
