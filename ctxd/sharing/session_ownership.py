@@ -10,7 +10,7 @@ here, and ``run`` completes the import and pauses the session, so that any host 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, Literal
 
@@ -30,12 +30,13 @@ from ctxd.projection.ownership_checks import FENCES, Ownership
 from ctxd.sessions.live_session import SessionLock
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_catalog import no_session, summary_of
+from ctxd.sessions.session_loading import batched
 from ctxd.sessions.sessions_elsewhere import owned_elsewhere
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_copy import SessionSource, apply_remote_purges, import_session, read_destination, read_history
-from ctxd.sharing.shared_log import SharedLog
+from ctxd.sharing.shared_log import SESSIONS_PER_REQUEST, SharedLog
 from ctxd.store.write_types import DurableWrites
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.session_types import SessionStatus, SessionSummary, SharingHost
@@ -457,7 +458,11 @@ class SessionOwnership:
 
     async def _tidy_once(self) -> None:
         states = await self._states_to_tidy()
-        found = await self._log.owners(states) if states else {}
+        for some in batched(states, SESSIONS_PER_REQUEST):
+            await self._tidy_some({session: states[session] for session in some})
+
+    async def _tidy_some(self, states: Mapping[str, SessionStatus]) -> None:
+        found = await self._log.owners(states)
         for session in states:
             if await self._loss.is_behind(session) or self._ownership.is_held(session):
                 continue

@@ -17,6 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.projection import owner_record
 from ctxd.projection.owner_record import Owner
+from ctxd.sessions.session_loading import batched
 from ctxd.sharing.heartbeat import Heartbeat, is_committed
 from ctxd.sharing.remote_session import RemoteSession
 from ctxd.store.version_reads import to_stored
@@ -24,6 +25,9 @@ from ctxd_protocol.ids import session_object_id
 
 ANSWER_S: Final = 3.0
 """Timeout in seconds of one query or step, after which the node counts as unavailable."""
+
+SESSIONS_PER_REQUEST: Final = 1_000
+"""Maximum sessions per request, which a loaded node serves well within ``ANSWER_S``. There may be any number."""
 
 LEVEL_S: Final = 20.0
 """Seconds for which a resume waits for a node that is behind the log."""
@@ -78,16 +82,29 @@ class SharedLog:
     async def owners(self, sessions: Iterable[str] | None = None, *, newest: bool = False) -> dict[str, Owner]:
         """Return the owner of each of ``sessions`` (``None``: of all) that has one, by session. ``newest``: as for
         ``owner``."""
-        with _requesting("the owners of sessions", within_s=LEVEL_S if newest else ANSWER_S):
-            if newest:
+        if newest:
+            with _requesting("the owners of sessions", within_s=LEVEL_S):
                 await self._client.sync(LEVEL_S)
-            if sessions is None:
-                ids = await self._client.ids(owner_record.PREFIX, valid_time=FIXED_VALID_TIME)
-            else:
-                ids = [owner_record.owner_id(session) for session in sessions]
-            docs = await self._client.entities(ids, valid_time=FIXED_VALID_TIME)
-            found = {id.removeprefix(owner_record.PREFIX): owner_record.from_doc(doc) for id, doc in docs.items()}
-            return {session: owner for session, owner in sorted(found.items()) if owner is not None}
+        ids = await self._owner_ids() if sessions is None else [owner_record.owner_id(each) for each in sessions]
+        found: dict[str, Owner] = {}
+        for some in batched(ids, SESSIONS_PER_REQUEST):
+            with _requesting("the owners of sessions"):
+                docs = await self._client.entities(some, valid_time=FIXED_VALID_TIME)
+                owners = {id: owner_record.from_doc(doc) for id, doc in docs.items()}
+            found |= {id.removeprefix(owner_record.PREFIX): owner for id, owner in owners.items() if owner is not None}
+        return dict(sorted(found.items()))
+
+    async def _owner_ids(self) -> list[str]:
+        found: list[str] = []
+        prefix, limit = owner_record.PREFIX, SESSIONS_PER_REQUEST
+        while len(found) % limit == 0:
+            after = found[-1] if found else None
+            with _requesting("which sessions have an owner"):
+                page = await self._client.ids(prefix, after=after, limit=limit, valid_time=FIXED_VALID_TIME)
+            if not page:
+                break
+            found += page
+        return found
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
         """Renew this host's lease, then replace the owner by ``after`` if it still is ``before``. Returns: True if the
@@ -107,12 +124,14 @@ class SharedLog:
 
     async def heads(self, sessions: Iterable[str]) -> Mapping[str, Stored]:
         """Return the newest heads of ``sessions``, of any writer, by session."""
-        ids = {str(session_object_id(session)): session for session in sessions}
-        with _requesting("the heads of sessions"):
-            docs = await self._client.entities(ids, valid_time=NEWEST_VALID_TIME)
-            versions = {ids[id]: from_doc(doc)[0] for id, doc in docs.items()}
-        found = {session: to_stored(version) for session, version in versions.items()}
-        return {session: stored for session, stored in found.items() if stored is not None}
+        found: dict[str, Stored] = {}
+        for some in batched(sessions, SESSIONS_PER_REQUEST):
+            ids = {str(session_object_id(session)): session for session in some}
+            with _requesting("the heads of sessions"):
+                docs = await self._client.entities(ids, valid_time=NEWEST_VALID_TIME)
+                versions = {ids[id]: to_stored(from_doc(doc)[0]) for id, doc in docs.items()}
+            found |= {session: stored for session, stored in versions.items() if stored is not None}
+        return found
 
     async def remote_session(self, session: str, source: str) -> RemoteSession:
         """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim after it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ctxd.backends.xtdb.messages import Unknown
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.projection import owner_record
@@ -212,3 +213,22 @@ async def test_sessions_that_have_not_changed_are_not_checked_again(tmp_path, no
             await w.call("session.pause", session="s1")
             await until(lambda: host._ownership.believed("s1").released and not host._to_tidy)
             assert not host._ownership.believed("s2").released
+
+
+@pytest.mark.requirement("HST-2")
+async def test_a_check_of_many_sessions_keeps_the_owners_read_before_a_request_failed(tmp_path, node, monkeypatch):
+    monkeypatch.setattr(session_ownership, "SESSIONS_PER_REQUEST", 2)
+
+    def fail() -> None:
+        if "s4" in node.looks[-1]:
+            raise Unknown("no response")
+
+    async with world(tmp_path) as w:
+        for n in range(5):
+            await w.call("session.create", session=f"s{n}", agent="a")
+        node.read = fail
+        async with sharing(w, Ownership(w.store.heads)) as host:
+            await until(lambda: all(host._ownership.believed(f"s{n}") for n in range(4)))
+            assert host._ownership.believed("s4") is None
+            node.read = lambda: None
+            await until(lambda: host._ownership.believed("s4"))
