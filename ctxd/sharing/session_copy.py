@@ -26,6 +26,7 @@ from ctxd.objects.generated_ids import (
     assemblies_prefix,
     component_texts_prefix,
     entries_prefix,
+    entry_id,
     id_in,
     number_of,
     segments_prefix,
@@ -78,8 +79,8 @@ class SessionSource(Protocol):
         ...
 
     async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
-        """Return the newest version of each entity with ``prefix``, by id, without content. ``first``: the entities
-        are numbered consecutively from it."""
+        """Return the newest version of each entity with ``prefix``, by id, without content. Entities with ids of more
+        than 224 bytes may be left out. ``first``: the entities are numbered consecutively from it."""
         ...
 
     async def commits_of(self, session: str) -> list[str]:
@@ -151,7 +152,11 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
     moved = [id for id, since in index.items() if newest[id].tx > since]
     versions = await histories(source, moved)
     objects = {id: tuple(versions.get(id) or (newest[id],)) for id in index}
-    inner = (*parts.values(), *await source.scan(entries_prefix(session)))
+    entries = {stored.document.id: stored for stored in await source.scan(entries_prefix(session))}
+    # A scan may leave out long ids.
+    known = [entry_id(session, key) for key in read_head(heads[-1]).settings.entries]
+    entries |= await source.newest([id for id in known if id not in entries])
+    inner = (*parts.values(), *entries.values())
     commits, tip = await _commits(source, line)
     return SourceHistory(
         session, tuple(heads), tuple(prompts), tuple(segments), tuple(assemblies), objects, inner, commits, tip

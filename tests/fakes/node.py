@@ -26,6 +26,9 @@ from ctxd.backends.xtdb.messages import (
 from ctxd.objects.document import LATEST, AsOf, Page
 from tests.fakes.backend import MemoryBackend
 
+ORDERED_BYTES_MAX = 224
+"""Bytes of the longest ids that a node orders, and so lists."""
+
 
 class MemoryNode:
     """See ``Node``. ``log`` holds what was submitted; ``down``, ``refuses`` and the others are for a test to set."""
@@ -178,6 +181,7 @@ class MemoryNode:
         rows = self._versions.scan(prefix, AsOf(valid_time=valid_time, tx=tx), Page(after=after))
         asked = {"writer": writer, "session": session}
         given = {key: value for key, value in asked.items() if value is not None}
+        rows = [row for row in rows if len(row.id.encode()) <= ORDERED_BYTES_MAX]
         wanted = [row.id for row in rows if given.items() <= json.loads(row.body or b"").items()]
         return wanted[:limit]
 

@@ -102,6 +102,14 @@ class NodeSuite:
             assert await self.done(node, [PutDoc(mine, 1_000)])
             assert await node.ids("", writer=prefix, valid_time=FAR) == [f"{prefix}/mine"]
 
+    async def test_ids_of_more_than_224_bytes_are_not_listed(self, fresh_node, name):
+        async with fresh_node() as node:
+            prefix = name()
+            ids = [prefix.ljust(length, "x") for length in (224, 225)]
+            assert await self.done(node, [PutDoc(doc(id), 1_000) for id in ids])
+            assert await node.ids(prefix, valid_time=FAR) == ids[:1]
+            assert (await node.entities(ids, valid_time=FAR)).keys() == set(ids)
+
     async def test_an_invalid_document_is_rejected(self, fresh_node):
         async with fresh_node() as node:
             with pytest.raises(Refused):

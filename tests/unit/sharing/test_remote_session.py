@@ -11,10 +11,13 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, content_docs, content
 from ctxd.backends.xtdb.messages import Delete, Doc, Op, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_document
+from ctxd.objects.generated_ids import entry_id
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
-from ctxd.sharing.session_copy import HISTORIES_AT_ONCE
+from ctxd.sharing.session_copy import HISTORIES_AT_ONCE, read_history
+from ctxd_protocol.ids import session_object_id
 from tests.fakes.node import MemoryNode
+from tests.unit.sessions.world import world
 from tests.unit.store.documents import document
 
 pytestmark = pytest.mark.anyio
@@ -107,3 +110,20 @@ async def test_an_object_being_purged_by_another_host_is_read_later():
         await origin.newest(["a"])
     assert error.value.code == "store_unavailable"
     assert await origin.newest(["b"]) == {}
+
+
+@pytest.mark.requirement("HST-1")
+async def test_entries_are_read_also_if_their_ids_are_too_long_to_be_listed(tmp_path):
+    session, key = "s" * 120, "k" * 120
+    async with world(tmp_path) as w:
+        await w.call("session.create", agent="a", session=session)
+        for each in (key, "short"):
+            await w.call("session.set_entry", session=session, key=each, value="v")
+        await w.store.wait_for_writes()
+        ids = [str(session_object_id(session)), entry_id(session, key), entry_id(session, "short")]
+        versions = [version for id in ids for version in await w.store.embedded.history(id)]
+    assert len(versions) == 5
+    puts = [PutDoc(to_doc(version, "w"), version.valid_time) for version in versions]
+    history = await read_history(await origin_of(*puts), session)
+    assert history is not None
+    assert sorted(stored.document.id for stored in history.parts) == sorted(ids[1:])
