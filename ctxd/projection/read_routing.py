@@ -1,7 +1,8 @@
 """Routing of as-of reads: to the node where its cursor covers them, to the embedded tables otherwise.
 
-The embedded tables have every version, so they serve all doubtful reads: if the node lacks a row, returns a version of
-another journal or of a row later than requested, has an unexpected cursor, fails, or takes too long.
+The embedded tables have every version, so they serve histories, and all doubtful reads: if the node lacks a row,
+returns a version of another journal or of a row later than requested, has an unexpected cursor, fails, or takes too
+long.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -86,20 +87,8 @@ class NodeReads:
         self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
     ) -> list[Version]:
         """See ``AsOfReads.history``."""
-        after, ascending = page.after, page.ascending
-
-        async def read(basis: _Basis) -> list[Version]:
-            rows = await self._rows(basis, id, page)
-            rows.sort(key=_place, reverse=not ascending)
-            if not corrections:
-                newest = {row.valid_time: row for row in (rows if ascending else rows[::-1])}
-                rows = [row for row in rows if newest[row.valid_time] is row]
-            if after is not None:
-                rows = [row for row in rows if (_place(row) > after if ascending else _place(row) < after)]
-            return rows[: page.limit]
-
-        found = await self._at_node(at, read)
-        return await self._embedded.history(id, at, page, corrections=corrections) if found is None else found
+        # The embedded tables read a page alone; a node would send the whole history for each page.
+        return await self._embedded.history(id, at, page, corrections=corrections)
 
     async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
         """See ``AsOfReads.query``. There is no fallback to the embedded tables."""
@@ -149,7 +138,7 @@ class NodeReads:
         if at.tx < self._high_water.seq:
             # Several rows may share one transaction of the node. But valid times of rows never decrease, so a valid
             # time excludes later rows, unless the next row has the same one. A version that a later row backdated
-            # contains its row: as the newest version it raises doubt, in a history it is left out.
+            # contains its row, and raises doubt.
             row_at = await self._embedded.valid_time(at.tx)
             if row_at <= valid_time:
                 if row_at == await self._embedded.valid_time(at.tx + 1):
@@ -201,19 +190,6 @@ class NodeReads:
             return [self._version(doc, None) for doc in docs]
         return await offload(lambda: [self._version(doc, None) for doc in docs], self._decoding)
 
-    async def _rows(self, basis: _Basis, id: str, page: HistoryPage) -> list[Version]:
-        first, last = None, basis.valid_time
-        if page.after is not None:
-            first, last = (page.after[0], last) if page.ascending else (None, min(last, page.after[0]))
-        rows = await basis.node.history(id, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last)
-        await self._documents(basis, (), NEWEST_VALID_TIME)
-        if any(row.doc is None for row in rows):
-            # A deletion at the node does not identify its journal.
-            raise _Doubt
-        await self._require_unpurged(basis, [] if rows else [id])
-        versions = [self._version(row.doc, row.valid_time) for row in rows if row.doc is not None]
-        return [version for version in versions if version.tx <= basis.tx]
-
     def _version(self, doc: Doc, valid_time: int | None) -> Version:
         version, writer = from_doc(doc, valid_time)
         if writer != self._writer:
@@ -223,7 +199,3 @@ class NodeReads:
 
 def _unavailable(message: str) -> CtxdError:
     return CtxdError("store_unavailable", message, retry_after_ms=1_000, outcome="not_applied")
-
-
-def _place(version: Version) -> tuple[int, int]:
-    return version.valid_time, version.tx

@@ -154,8 +154,6 @@ class MemoryNode:
         *,
         valid_time: int = LATEST,
         tx_id: int | None = None,
-        first: int | None = None,
-        last: int | None = None,
     ) -> list[HistoryRow]:
         tx = self._reads(tx_id)
         rows = self._versions.history(id, AsOf(valid_time=valid_time, tx=tx), corrections=True)
@@ -163,7 +161,6 @@ class MemoryNode:
             HistoryRow(row.tx, row.tx_time, row.valid_time, row.body is not None,
                        json.loads(row.body) if row.body is not None else None)
             for row in rows
-            if (first is None or row.valid_time >= first) and (last is None or row.valid_time <= last)
         ]  # fmt: skip
 
     async def ids(

@@ -509,7 +509,7 @@ PRJ-3 | A node that lost its data, or went back to an older copy, is detected an
 PRJ-4 | A row that the node refuses is identified, quarantined alone, and reported; `ctxd requeue` projects it once the node accepts it. | ctxd
 PRJ-5 | `ctxd migrate` moves from either store to the other without loss; after an interruption it resumes, or the state is as before. | ctxd
 PRJ-6 | `ctxd verify --store` compares journal, embedded versions and node, version by version and text by text; `ctxd rebuild-xtdb` fills an empty node and compares. | ctxd
-PRJ-7 | With an XTDB node the daemon meets this whole specification; the node serves as-of reads where its cursor covers them, the embedded versions serve the others, and the result is the same. | ctxd
+PRJ-7 | With an XTDB node the daemon meets this whole specification; the node serves as-of reads of entities where its cursor covers them, the embedded versions serve histories and all others, and the result is the same. | ctxd
 PRJ-8 | From half of the backlog limit on, the level is reported; from four fifths on, writes are throttled to the drain rate; at the limit they are refused, not applied, with a retry time. | ctxd
 PRJ-9 | The store is `sqlite` or `xtdb`. It is given as a name or as a table with the address, in a file, the environment or a flag. | ctxd
 PRJ-10 | A purge evicts all versions and texts from the node, and content that the node still holds is not shown meanwhile. Wherever the purge is interrupted, a text that another object holds stays, and the remaining text of a partly purged entity is stored again. The same holds for a node that is attached later, or rebuilds its index. | ctxd

@@ -161,8 +161,8 @@ async def differences(world: World) -> list[str]:
         if method == "as_of":
             by_id = {version.id: version for version in expected}
             expected = [by_id[id] for id in subject if id in by_id]
-        # Ranges of ids are read from the embedded tables alone: the node orders ids of at most 224 bytes.
-        nodes = () if method == "scan" else (("node", world.reads),)
+        # Histories and ranges of ids are read from the embedded tables alone.
+        nodes = () if method in ("history", "scan") else (("node", world.reads),)
         for name, reads in (*nodes, ("embedded", world.store.embedded)):
             given = await getattr(reads, method)(*read, **options)
             if method == "as_of":

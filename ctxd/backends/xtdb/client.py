@@ -203,13 +203,11 @@ class XtdbClient:
         *,
         valid_time: int = NEWEST_VALID_TIME,
         tx_id: int | None = None,
-        first: int | None = None,
-        last: int | None = None,
     ) -> list[HistoryRow]:
         """The rows of ``id`` at or below ``valid_time`` and ``tx_id``, by (valid time, transaction), corrections and
-        deletions included, from valid time ``first`` to ``last``, both inclusive."""
+        deletions included."""
         found: list[HistoryRow] = []
-        left: list[tuple[int | None, int | None, int | None]] = [(first, last, None)]
+        left: list[tuple[int | None, int | None, int | None]] = [(None, None, None)]
         while left:
             start, end, from_tx = left.pop()
             if start is not None and end is not None and start > end:
