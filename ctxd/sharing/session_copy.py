@@ -42,6 +42,7 @@ from ctxd.sharing.commit_rewriter import SourceCommit, ids_instead, is_one_commi
 from ctxd.sharing.prefetched_texts import PrefetchedTexts
 from ctxd.sharing.session_rewriter import (
     INNER,
+    SETTABLE,
     TEXTS,
     Destination,
     PlannedWrite,
@@ -315,8 +316,8 @@ async def read_destination(
     ]
     head_id = session_object_id(session)
     head = (await store.heads((head_id,)))[head_id]
-    texts = {id_in(session, stored.document.id) for stored in (*history.prompts, *history.parts)}
-    newest = await store.heads(texts)
+    inner = (*history.prompts, *history.parts)
+    newest = await store.heads({id_in(session, each.document.id) for each in inner if each.document.type in SETTABLE})
     here = LocalSession(store)
     segments, assemblies = await _inner(here, await _line_of(here, session))
     commits = await store.heads([each.stored.document.id for each in history.commits])

@@ -81,10 +81,10 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     ``objects``: the newest versions of the source's objects. ``aliases``: those of the alternative ids of its tool
     calls. ``segments``, ``assemblies``: those of an earlier copy of the session; those that do not match the beginning
     of the source are deleted, and so are ``fenced`` ones, which the node lacks. ``texts``: the newest versions of the
-    prompt, the component texts and the entries of that copy, without fenced ones. ``filesystem``: the id of
-    the filesystem of the session's host of origin. ``state``: the final state of the session, ``None`` for the
-    source's; a closed session stays closed. ``base``: that of the earlier copy, included in ``segments`` and
-    ``assemblies``. ``commits``: the newest versions of the source's commits, and of their alternative ids.
+    prompt and the entries of that copy, without fenced ones. ``filesystem``: the id of the filesystem of the session's
+    host of origin. ``state``: the final state of the session, ``None`` for the source's; a closed session stays closed.
+    ``base``: that of the earlier copy, included in ``segments`` and ``assemblies``. ``commits``: the newest versions of
+    the source's commits, and of their alternative ids.
     """
 
     session: str
@@ -137,7 +137,10 @@ def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
 
 
 PROMPT: Final = "system_prompt"
-TEXTS: Final = (PROMPT, "component_text", "session_entry")
+SETTABLE: Final = (PROMPT, "session_entry")
+"""Types whose versions clients replace, so that an earlier copy may have another one; component texts never change."""
+
+TEXTS: Final = (*SETTABLE, "component_text")
 INNER: Final = ("session", *TEXTS, "segment", "assembly", "commit")
 
 
@@ -386,7 +389,7 @@ class SessionRewriter:
             for stored in group:
                 if stored.document.type == "session":
                     self._head = stored
-                elif stored.document.type in TEXTS:
+                elif stored.document.type in SETTABLE:
                     texts[self._id(stored)] = stored
                 elif stored.document.type not in INNER:
                     self._expected[self._id(stored)] = stored

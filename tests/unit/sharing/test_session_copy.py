@@ -17,7 +17,6 @@ from ctxd.objects.document import encode_content, toolcall
 from ctxd.projection.ownership_checks import Fence, Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
-from ctxd.sessions.session_objects import entries
 from ctxd.sessions.stored_session import RUN, RecordUsage
 from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
@@ -599,31 +598,3 @@ async def test_an_image_comes_with_its_session(tmp_path: Path) -> None:
         verified(root)
         backup(root, root.with_suffix(".copy"))
         assert restore(root.with_suffix(".copy"), root.with_suffix(".back")).problems == []
-
-
-async def entries_of(each: Host) -> dict[str, str]:
-    """Return the entries of the session, as JSON texts."""
-    found = await entries(each.w.store, "s1", (await each.w.sessions.live("s1")).settings.entries)
-    return {key: value for key, (_, value) in found.items()}
-
-
-@pytest.mark.requirement("HST-4")
-async def test_a_session_returns_without_late_writes_of_its_entries(tmp_path):
-    async with two(tmp_path) as (a, b):
-        await a.w.call("session.create", agent="a", session="s1")
-        for key in ("changed", "deleted"):
-            await a.w.call("session.set_entry", session="s1", key=key, value="early")
-        await record(a.w, "s1", "t0")
-        await b.take(a)
-        first = await rows_of(a) + 1
-        for key in ("changed", "added"):
-            await a.w.call("session.set_entry", session="s1", key=key, value="late")
-        await a.w.call("session.delete_entry", session="s1", key="deleted")
-        a.fences.add(Fence(session="s1", first=first, branch=None, host="b", token=2), await rows_of(a) + 1)
-        await record(b.w, "s1", "b-call")
-        await a.take(b)
-        assert await entries_of(a) == await entries_of(b) == {"changed": '"early"', "deleted": '"early"'}
-        before = await rows_of(a)
-        await a.take(b)
-        assert await rows_of(a) <= before + 4, "what is here already is not copied"
-    verified(tmp_path / "a")
