@@ -161,11 +161,10 @@ class Rows:
         """
         with read_errors():
             chain = journal.chain_at(self._reader.connection, after)
-            rewritten = journal.rewriting(self._reader.connection)
             found: list[ProjectedRow] = []
             size, last = 0, after
             for row in journal.read_rows(self._reader.connection, after=after, limit=limit):
-                fault = journal.first_fault((row,), rewritten, after=last, chain=chain or b"")
+                fault = journal.first_fault((row,), self._reader.rewritten, after=last, chain=chain or b"")
                 if fault is not None:
                     raise CtxdError("corrupt", fault)
                 piece = self._piece(row)

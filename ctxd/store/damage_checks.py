@@ -48,10 +48,9 @@ def check(reader: Reader, after: int) -> Checked:
     connection.execute("BEGIN")
     try:
         chain = journal.chain_at(connection, after) or b""
-        rewritten = journal.rewriting(connection)
         size, damage, unread, seq = 0, list[str](), list[str](), after
         for row in journal.read_rows(connection, after=after, limit=limits.SCRUB_STEP_ROWS):
-            fault = journal.first_fault((row,), rewritten, after=seq, chain=chain)
+            fault = journal.first_fault((row,), reader.rewritten, after=seq, chain=chain)
             damage += [fault] if fault is not None else _damage_of(reader, row, unread)
             seq, chain = row.seq, row.chain
             size += len(row.body) + reader.content_size(row)

@@ -7,6 +7,7 @@ write's whole documents, and its texts by hash. The chain starts from 32 random 
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ STORED_BODY: Final = COLUMNS.split(", ").index("body")
 _BODY_FORMAT: Final = 1
 _REWRITTEN_FORMAT: Final = 2
 _PURGE_FORMAT: Final = 3
+_RECORDS_KEPT: Final = 4
 _SHARE_MIN: Final = 16
 _SMALL_BODY: Final = 4_096
 _BIN_HEADERS: Final = ((2, 0, 2**8 - 1), (3, 2**8, 2**16 - 1), (5, 2**16, 2**32 - 1))
@@ -150,17 +152,19 @@ def rewritten_name(seq: int) -> str:
 
 
 def rewriting(connection: sqlite_file.Connection) -> Callable[[int], Rewritten | None]:
-    """Return a function from a row's sequence to how a purge rewrote it, read from the purge's record, or None."""
+    """Return a function from a row's sequence to how a purge rewrote it, read from the purge's record, or None. It keeps
+    the last few records, as one may be long and is needed for each of its rows."""
+
+    @lru_cache(maxsize=_RECORDS_KEPT)
+    def record(at: int) -> dict[int, Rewritten]:
+        for row in read_rows(connection, after=at - 1, limit=1):
+            if row.seq == at and hash_of(row, row.body) == row.b3 and (found := decode_body(row.body).purged):
+                return {one.seq: one for one in found.rows}
+        return {}
 
     def find(seq: int) -> Rewritten | None:
         found = connection.execute("SELECT value FROM meta WHERE name=?", (rewritten_name(seq),)).fetchone()
-        if found is None:
-            return None
-        at = int.from_bytes(found[0], "big")
-        for row in read_rows(connection, after=at - 1, limit=1):
-            if row.seq == at and hash_of(row, row.body) == row.b3 and (record := decode_body(row.body).purged):
-                return next((one for one in record.rows if one.seq == seq), None)
-        return None
+        return None if found is None else record(int.from_bytes(found[0], "big")).get(seq)
 
     return find
 

@@ -114,6 +114,8 @@ class Reader:
         self.connection = sqlite_file.open_reader(path, reads_once=reads_once)
         self.versions = SqliteBackend(self.connection)
         self.artifacts = artifacts
+        self.rewritten = journal.rewriting(self.connection)
+        """See ``journal.rewriting``."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -149,8 +151,7 @@ class Reader:
     def _rows(self, after: int, limit: int) -> list[journal.Row]:
         chain = journal.chain_at(self.connection, after)
         rows = list(journal.read_rows(self.connection, after=after, limit=limit))
-        rewritten = journal.rewriting(self.connection)
-        fault = journal.first_fault(rows, rewritten, after=after, chain=chain or b"") if rows else None
+        fault = journal.first_fault(rows, self.rewritten, after=after, chain=chain or b"") if rows else None
         if fault is not None:
             raise CtxdError("corrupt", fault)
         return rows

@@ -21,7 +21,7 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
-from ctxd.store import journal
+from ctxd.store import damage_checks, journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.idempotency import Resend
 from ctxd.store.purge import KIND
@@ -304,6 +304,38 @@ async def test_a_rewritten_body_has_exactly_the_size_of_the_one_before(missing):
     encoded = journal.encode_rewritten(body, least + missing)
     assert len(encoded) == least + missing
     assert journal.decode_body(encoded) == body
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_the_record_of_a_purge_is_read_once_for_all_rows_that_it_rewrote(tmp_path, monkeypatch):
+    root, rows = tmp_path / "state", 100
+    async with running(root) as store:
+        for n in range(rows):
+            await store.submit(write(document(f"part#{n:010}", said=SMALL))).wait()
+        request = PurgeRequest((), keyed, within=("part#",), restate=without_part)
+        await store.submit(Write(kind=KIND, principal="p", purge=request)).wait()
+    decode, decoded = journal.decode_body, []
+
+    def counted(body):
+        found = decode(body)
+        decoded.append(found.purged)
+        return found
+
+    def records() -> int:
+        """The number of records decoded since the last call."""
+        count = len([record for record in decoded if record is not None])
+        decoded.clear()
+        return count
+
+    monkeypatch.setattr(journal, "decode_body", counted)
+    async with running(root) as store:
+        started = records()
+        assert store.status().state == "ok"
+        assert len(await store._rows_after(0, rows // 2)) + len(await store._rows_after(rows // 2, rows)) == rows + 1
+        assert started == records() == 1
+    reader = Reader(root / "state.db", ArtifactStore(root / "artifacts"))
+    assert damage_checks.check(reader, 0).damage == () and records() <= 2, "the row itself is checked too"
+    reader.close()
 
 
 def without_part(document_):
