@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.lowlevel import checkpoint, current_token
@@ -234,6 +235,41 @@ class Lane:
             return work(*args)
         with _BULK.running():
             return work(*args)
+
+
+class OwnTurns:
+    """A lock for each user, kept while it is in use.
+
+    Where many users share threads or processes in the order of their calls, each call takes its user's turn first: so
+    a user's further calls wait for its own, and another user waits for one call of each.
+    """
+
+    def __init__(self) -> None:
+        self._locks = WeakValueDictionary[str, anyio.Lock]()
+
+    def of(self, user: str) -> anyio.Lock:
+        """The lock of ``user``, for ``async with``."""
+        lock = self._locks.get(user)
+        if lock is None:
+            lock = self._locks[user] = anyio.Lock(fast_acquire=True)
+        return lock
+
+
+class SharedLane(Lane):
+    """A lane for many users, each of which has one call in it at most: see ``OwnTurns``."""
+
+    def __init__(self, name: str, threads: int = 1, *, inline: int = -1, bulk: bool = False) -> None:
+        super().__init__(name, threads, inline=inline, bulk=bulk)
+        self._own = OwnTurns()
+
+    async def run_for(
+        self, user: str, work: Callable[[Unpack[Args]], T], *args: *Args, size: int | None = None, abandon: bool = False
+    ) -> T:
+        """As ``run``, once the earlier calls of ``user`` have ended."""
+        if size is not None and size <= self.inline:
+            return work(*args)
+        async with self._own.of(user):
+            return await self.run(work, *args, abandon=abandon)
 
 
 async def _ended(job: Job[T], *, abandon: bool) -> T:

@@ -221,7 +221,7 @@ class UsageOperations(OperationGroup):
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         usage = usage_of(record.number, model, params.usage)
         capture = Capture(tx.guard, live.settings.secrets)
-        other = await off_loop(OTHER_BYTES_MAX, lambda: capture.value(usage.other), confined=tx.is_confined)
+        other = await off_loop(OTHER_BYTES_MAX, lambda: capture.value(usage.other), sandbox=tx.sandbox)
         usage = msgspec.structs.replace(usage, other=other)
         result = wire.UsageResult(usage=self.shown(usage, record.context_id), receipt=None)
         if live.state.usage.get(record.number) == usage:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ctxd.sessions.sandbox_file_visibility import Visibility
-from ctxd.worker_threads import Lane
+from ctxd.worker_threads import Lane, SharedLane
 
 INLINE_MAX: Final = 30_000
 """Largest work that is done on the loop, in some 5 ms: in characters of arguments to search, see ``work_size``."""
@@ -34,12 +34,13 @@ class WindowLanes:
         self._visibility = visibility
         # A sandbox may send arguments that take long to search.
         self._host = Lane("plan", inline=INLINE_MAX, bulk=True)
-        self._sandboxes = Lane("sandbox-plan", inline=INLINE_MAX, bulk=True)
+        self._sandboxes = SharedLane("sandbox-plan", inline=INLINE_MAX, bulk=True)
 
     async def run(self, session: str, size: int, work: Callable[[], T]) -> T:
         """Return the result of ``work`` of ``size`` on a window of ``session``. It does not await if the work is small.
 
         Raises: as ``work``, NoThread. Cancel: at once; work in a thread continues there, without effect.
         """
-        lane = self._sandboxes if self._visibility.restricts(session) else self._host
-        return await lane.run(work, size=size, abandon=True)
+        if self._visibility.restricts(session):
+            return await self._sandboxes.run_for(session, work, size=size, abandon=True)
+        return await self._host.run(work, size=size, abandon=True)

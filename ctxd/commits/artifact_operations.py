@@ -61,11 +61,11 @@ class Artifacts:
         self.collection = ArtifactCollection(self._store, clock, self._uploads, bytes_max=bytes_max)
 
     def close(self) -> None:
-        """End the process that searches for secrets. Blocks until it has ended."""
+        """End the processes that search for secrets. Blocks until they have ended."""
         self._secrets.close()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Collect artifacts until cancelled, then end the process that searches."""
+        """Collect artifacts until cancelled, then end the processes that search."""
         try:
             await self.collection.run(task_status=task_status)
         finally:
@@ -107,6 +107,9 @@ class Artifacts:
             message, hint = "the upload was changed while it was put", "Send one piece after the other, then put it."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         if params.blake3 not in (None, held.ref):
+            if upload is not None and viewer.is_confined:
+                # Otherwise it could be searched again and again.
+                await self._uploads.run(partial(self._uploads.files.remove, upload))
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         async with self.collection.removing:

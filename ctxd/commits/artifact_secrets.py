@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 from blake3 import blake3
 
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
+from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses
 from ctxd.errors import CtxdError
 from ctxd.secrets.policy import stricter, to_payload
 from ctxd.secrets.redaction import Capture
@@ -35,11 +35,11 @@ class ArtifactSecrets:
     def __init__(self, sessions: Sessions, policy: SecretPolicy) -> None:
         self._sessions = sessions
         self._policy = policy
-        self._process = ScanProcess()
+        self._processes = SandboxProcesses()
 
     def close(self) -> None:
-        """End the process that searches. Blocks until it has ended."""
-        self._process.close()
+        """End the processes that search. Blocks until they have ended."""
+        self._processes.close()
 
     async def search(self, viewer: CommitViewer, given: bytes | BinaryIO) -> SearchedArtifact | None:
         """Search bytes, or a file of any size. Returns: None if the policy of ``viewer``'s sessions is ``off``.
@@ -53,15 +53,18 @@ class ArtifactSecrets:
         if policy == "off":
             return None
         # A sandbox's secrets get tags of their own: see ``Guard.by``.
-        capture = Capture(self._sessions.guard.by(viewer.actor.principal), policy)
+        sandbox = viewer.actor.principal
+        capture = Capture(self._sessions.guard.by(sandbox), policy)
         if not isinstance(given, bytes):
-            address, first = await self._process.searched(capture, given.fileno())
+            async with self._processes.of(sandbox) as process:
+                address, first = await process.searched(capture, given.fileno())
         elif len(given) < DELTA_BYTES_MIN:
             address = blake3(given).hexdigest()
-            first = await off_loop(len(given), partial(capture.search, (given,)), confined=True)
+            first = await off_loop(len(given), partial(capture.search, (given,)), sandbox=sandbox)
         else:
-            with await off_loop(len(given), partial(FileInMemory, (given,)), confined=True) as memory:
-                address, first = await self._process.searched(capture, memory.descriptor)
+            async with self._processes.of(sandbox) as process:
+                with await off_loop(len(given), partial(FileInMemory, (given,)), sandbox=sandbox) as memory:
+                    address, first = await process.searched(capture, memory.descriptor)
         if first is not None and policy == "redact":
             message = f"the artifact has a secret, {first.rule} at byte {first.start:,}, and cannot be redacted"
             hint = "Remove the secret and upload again. The rejected upload was deleted."

@@ -94,7 +94,7 @@ class CommitImports(Commits):
             await off_loop(len(params.content_base64), work), captures, params.deltas, strict=True
         ):
             if isinstance(one, bytes):
-                kept = await self._captured(capture, params.format, decode_content(one), confined=False)
+                kept = await self._captured(capture, params.format, decode_content(one), sandbox=None)
                 fields = _fields(capture, params, given, kept.counts)
                 one = _Imported(kept, None, fields, capture.secrets)
             found.append(one)

@@ -20,7 +20,7 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
+from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_document import REVISION, Fields, commit_hash, commit_id, entity_id, ids_of
@@ -98,12 +98,12 @@ class Commits(CommitReads):
         self._policy = policy
         self._deciding = SessionLock()
         # A sandbox may craft deltas that take long to search; the host's deltas do not wait for those.
-        self._processes = ScanProcess(), ScanProcess()
+        self._process, self._sandboxes = ScanProcess(), SandboxProcesses()
 
     def close(self) -> None:
         """End the processes that search large deltas. Blocks until they have ended."""
-        for process in self._processes:
-            process.close()
+        self._process.close()
+        self._sandboxes.close()
 
     # --- writes ---
 
@@ -124,7 +124,7 @@ class Commits(CommitReads):
         capture = Capture(self._guard(viewer, params.session), policy)
         given = _content_of(params) if held is None else held
         is_counted = params.message_count is not None and params.token_count is not None
-        kept = await self._captured(capture, params.format, given, confined=viewer.is_confined, is_counted=is_counted)
+        kept = await self._captured(capture, params.format, given, sandbox=viewer.sandbox, is_counted=is_counted)
         fields = self._fields(capture, params, kept.counts)
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
@@ -163,7 +163,7 @@ class Commits(CommitReads):
         return held
 
     async def _captured(
-        self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool, is_counted: bool = False
+        self, capture: Capture, format: str, given: Content | Artifact, *, sandbox: str | None, is_counted: bool = False
     ) -> CapturedDelta:
         """The delta ``given`` in the form to be kept, durable if it is large. Adds its secrets to the findings of
         ``capture``. ``is_counted``: the caller has counted it, so a small delta is not counted again.
@@ -180,11 +180,15 @@ class Commits(CommitReads):
                     return Counts(0, 0), deltas.captured(capture, format, plain)
                 return deltas.count_delta(format, plain), deltas.captured(capture, format, plain)
 
-            counts, content = await off_loop(size, work, confined=confined)
+            counts, content = await off_loop(size, work, sandbox=sandbox)
             held = given if isinstance(given, Artifact) and content is plain else await self.store.keep_content(content)
             return CapturedDelta(counts, content, held, _ref_of(content, held))
         with await self._in_memory(given) as file:
-            counts, redacted = await self._processes[confined].captured(capture, format, file)
+            if sandbox is None:
+                counts, redacted = await self._process.captured(capture, format, file)
+            else:
+                async with self._sandboxes.of(sandbox) as process:
+                    counts, redacted = await process.captured(capture, format, file)
         if redacted is None:
             if isinstance(given, Artifact):
                 return CapturedDelta(counts, None, given, given.ref)
@@ -232,7 +236,7 @@ class Commits(CommitReads):
         captured: list[tuple[NewCommit, CapturedDelta, Secrets | None]] = []
         for one in new:
             capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
-            kept = await self._captured(capture, one.fields.format, decode_content(one.delta), confined=False)
+            kept = await self._captured(capture, one.fields.format, decode_content(one.delta), sandbox=None)
             captured.append((one, kept, capture.secrets))
         async with self._deciding:
             at = max(self._clock.wall_ms(), self.store.newest_valid_time)

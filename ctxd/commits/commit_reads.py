@@ -54,6 +54,11 @@ class CommitViewer(msgspec.Struct, frozen=True):
         """True for a sandbox."""
         return self.sessions is not None
 
+    @property
+    def sandbox(self) -> str | None:
+        """The principal of the sandbox; None for the host."""
+        return None if self.sessions is None else self.actor.principal
+
 
 class _Inherited(NamedTuple):
     """The commits that a session inherited: their entity ids, and the journal sequence at which it did."""

@@ -36,7 +36,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import DurableWrites
-from ctxd.worker_threads import Lane, LoopHandle, in_thread
+from ctxd.worker_threads import Lane, LoopHandle, SharedLane, in_thread
 from ctxd_protocol.methods import commits as wire
 
 T = TypeVar("T")
@@ -81,7 +81,8 @@ class Materializer:
         self._cache = ContextCache[wire.CommitMaterializeResult]()
         self._purges = 0
         # A sandbox may commit deltas that take long to translate.
-        self._lanes = Lane("materialize", _THREADS, bulk=True), Lane("sandbox-materialize", bulk=True)
+        self._writing = Lane("materialize", _THREADS, bulk=True)
+        self._writing_confined = SharedLane("sandbox-materialize", bulk=True)
         self._snapshots = self._store.directory.snapshots
         self._taking = Lane("chain-snapshot", bulk=True)
         self._wanted: dict[tuple[str, str], None] = {}
@@ -173,7 +174,11 @@ class Materializer:
                 await deltas.begin()
                 made = _joined(parts, deltas, snapshots, params.format, self._store.root)
                 copies = _is_passed(viewer, params) and is_array(made.format)
-                content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root, copies)
+                write = partial(_written, made, self._store.root, copies)
+                if viewer.is_confined:
+                    content = await self._writing_confined.run_for(viewer.actor.principal, write)
+                else:
+                    content = await self._writing.run(write)
             except (CtxdError, SnapshotGone) as error:
                 failure = error
             group.cancel_scope.cancel()

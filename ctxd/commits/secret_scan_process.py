@@ -13,10 +13,12 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
+import anyio
 import msgspec
 from blake3 import blake3
 
@@ -27,7 +29,7 @@ from ctxd.formats.delta_formats import Counts
 from ctxd.objects.document import decode_content, encode_content
 from ctxd.secrets.redaction import Capture
 from ctxd.secrets.scanner import Hit
-from ctxd.worker_threads import Lane, ThreadPool
+from ctxd.worker_threads import Lane, OwnTurns, ThreadPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.secret_types import Secrets
 
@@ -39,6 +41,9 @@ MEMORY_BYTES_MAX: Final = 2 * 1024**3
 
 IDLE_S: Final = 60
 """Seconds without a delta after which the process ends."""
+
+_SANDBOX_PROCESSES: Final = 3
+"""Processes of all sandboxes: while two of them have large files searched, a third one need not wait."""
 
 _ATTEMPTS: Final = 2
 _LENGTH_BYTES: Final = 8
@@ -197,6 +202,31 @@ class ScanProcess:
         _THREADS.start(self._process.wait, lambda: None)
         self._socket = ours
         return ours
+
+
+class SandboxProcesses:
+    """The processes for all sandboxes. A sandbox uses one of them at a time: its further calls wait for its own."""
+
+    def __init__(self) -> None:
+        self._all = tuple(ScanProcess() for _ in range(_SANDBOX_PROCESSES))
+        self._free = list(self._all)
+        self._room = anyio.Semaphore(_SANDBOX_PROCESSES, fast_acquire=True)
+        self._own = OwnTurns()
+
+    @asynccontextmanager
+    async def of(self, sandbox: str) -> AsyncIterator[ScanProcess]:
+        """A free process for ``sandbox``; the one that was used last, so that the others end. Cancel: safe."""
+        async with self._own.of(sandbox), self._room:
+            process = self._free.pop()
+            try:
+                yield process
+            finally:
+                self._free.append(process)
+
+    def close(self) -> None:
+        """End the processes. Blocks until they have ended."""
+        for process in self._all:
+            process.close()
 
 
 def _received(connection: socket.socket) -> bytes:

@@ -160,7 +160,7 @@ class ComponentObserver:
         if key in self._clean:
             self._clean.move_to_end(key)
             return loaded
-        kept = await off_loop(len(encoded), lambda: capture.value(plain), confined=confined)
+        kept = await off_loop(len(encoded), lambda: capture.value(plain), sandbox=live.session if confined else None)
         if kept == plain:
             self._clean[key] = None
             if len(self._clean) > CLEAN_VALUES_MAX:

@@ -32,7 +32,7 @@ class ChatOperations(OperationGroup):
         """Append messages or events to the chat; each user message or prompt starts a turn."""
         live = tx.live
         events = events_from(params.messages, params.events)
-        events = await captured(tx.guard, live.settings.secrets, events, confined=tx.is_confined)
+        events = await captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
         delta = append_delta(live.state, params.session, events, live.settings.collapse)
         turn = live.state.turn + sum(map(starts_turn, events))
         return tx.submit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
@@ -43,7 +43,7 @@ class ChatOperations(OperationGroup):
         live, id = tx.live, system_prompt_id(params.session)
         head = await self.store.get(id, AsOf.given(params.valid_time, None))
         capture = Capture(tx.guard, live.settings.secrets)
-        content = await off_loop(len(params.content), lambda: capture.text(params.content), confined=tx.is_confined)
+        content = await off_loop(len(params.content), lambda: capture.text(params.content), sandbox=tx.sandbox)
         document = await self.store.keep(system_prompt(params.session, content, capture.secrets))
         result = WriteResult(receipt=None)
         if head is not None and head.document.content_hash == document.content_hash:

@@ -28,7 +28,7 @@ class EntryOperations(OperationGroup):
             hint = "Put long text into a file that the agent reads."
             message = f"the value has {size:,} bytes of JSON; the maximum is {ENTRY_BYTES_MAX:,}"
             raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
-        value = await off_loop(size, lambda: _entry_text(capture.value(params.value)), confined=tx.is_confined)
+        value = await off_loop(size, lambda: _entry_text(capture.value(params.value)), sandbox=tx.sandbox)
         entries = tx.live.settings.entries
         if params.key not in entries and len(entries) >= ENTRIES_MAX:
             hint = "Delete entries that no longer apply: session.delete_entry."

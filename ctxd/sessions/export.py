@@ -172,14 +172,18 @@ class Exports:
         """
         if cursor is None:
             reach = self._begun(live).reach
-            return await self._redacted([await _session(self._store, live)]), cursor_of(live.session, START, reach)
+            return await self._redacted(live, [await _session(self._store, live)]), cursor_of(
+                live.session, START, reach
+            )
         at, reach = read_cursor(live.session, cursor)
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
         found = await _events(live, steps[:limit])
         # Redacted before bytes become base64, in which no secret would be found.
-        events = dict(zip(found, await captured(self._guard, "redact", [*found.values()], confined=True), strict=True))
+        events = dict(
+            zip(found, await captured(self._guard, "redact", [*found.values()], sandbox=live.session), strict=True)
+        )
         for step in steps[:limit]:
             record = await _record(self._store, live, step, events)
             records.append(record)
@@ -187,15 +191,15 @@ class Exports:
             if chars >= PAGE_CHARS:
                 break
         cursor = cursor_of(live.session, steps[len(records)], reach) if len(records) < len(steps) else None
-        redacted = await self._redacted(records)
+        redacted = await self._redacted(live, records)
         if cursor is None:
             self._end(live)
         return redacted, cursor
 
-    async def _redacted(self, records: list[Record]) -> list[Record]:
+    async def _redacted(self, live: LiveSession, records: list[Record]) -> list[Record]:
         """Return ``records`` without secrets; any record may be from a sandbox."""
         return await off_loop(
-            0, lambda: [Capture(self._guard, "redact").value(record) for record in records], confined=True
+            0, lambda: [Capture(self._guard, "redact").value(record) for record in records], sandbox=live.session
         )
 
     def _begun(self, live: LiveSession) -> Outline:

@@ -576,14 +576,16 @@ class Actor(msgspec.Struct, frozen=True):
 class Transaction(msgspec.Struct):
     """One admitted operation: the session under its lock, the request, and its author.
 
-    ``is_confined``: of the ``actor``. ``guard`` captures secrets in the actor's texts. ``basis``, set by the body:
-    journal sequence that must be durable before a result without a write may be sent; 0 for none."""
+    ``is_confined``: of the ``actor``; ``sandbox``: its principal then. ``guard`` captures secrets in the actor's texts.
+    ``basis``, set by the body: journal sequence that must be durable before a result without a write may be sent; 0 for
+    none."""
 
     live: LiveSession
     request: WriteRequest
     is_confined: bool
     guard: Guard
     actor: Actor
+    sandbox: str | None
     basis: int = 0
 
     def submit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401

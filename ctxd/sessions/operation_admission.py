@@ -73,11 +73,11 @@ def admitted(
                     if isinstance(result, type):
                         return again(replay, result)
                     return await result(self, params.session, replay)
-                guard = self.sessions.guard
+                guard, sandbox = self.sessions.guard, None
                 # Secrets in a sandbox's texts get tags of its own: see ``Guard.by``.
                 if is_confined := actor.capability != "host":  # Not the property: a call less for every write.
-                    guard = guard.by(live.session)
-                tx = Transaction(live, request, is_confined, guard, actor)
+                    guard, sandbox = guard.by(live.session), actor.principal
+                tx = Transaction(live, request, is_confined, guard, actor, sandbox)
                 accepted = await body(self, tx, params)
             if tx.basis:
                 # Outside the lock: the version may be another session's, and no other call here needs to wait for it.

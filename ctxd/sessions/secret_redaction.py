@@ -15,7 +15,7 @@ from ctxd.objects.document import Document, require_text
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.stored_session import events_size
-from ctxd.worker_threads import Lane
+from ctxd.worker_threads import Lane, SharedLane
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 async def captured(
-    guard: Guard, policy: SecretPolicy, events: Sequence[Event], *, confined: bool = False
+    guard: Guard, policy: SecretPolicy, events: Sequence[Event], *, sandbox: str | None = None
 ) -> tuple[Event, ...]:
-    """Return ``events`` with secrets flagged or redacted; ``confined``: see ``off_loop``. Cancel: safe."""
+    """Return ``events`` with secrets flagged or redacted; ``sandbox``: see ``off_loop``. Cancel: safe."""
 
     def work() -> tuple[Event, ...]:
         return tuple([_event(Capture(guard, policy), event) for event in events])
 
-    return await off_loop(events_size(events), work, confined=confined)
+    return await off_loop(events_size(events), work, sandbox=sandbox)
 
 
 def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:
@@ -54,9 +54,9 @@ def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> Toolcal
 
 
 async def declarations_captured(
-    guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...], *, confined: bool
+    guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...], *, sandbox: str | None
 ) -> tuple[tuple[ToolDeclaration, ...], Secrets | None]:
-    """Return ``tools`` with secrets flagged or redacted, and the secrets; ``confined``: see ``off_loop``.
+    """Return ``tools`` with secrets flagged or redacted, and the secrets; ``sandbox``: see ``off_loop``.
 
     Cancel: safe.
     """
@@ -66,7 +66,7 @@ async def declarations_captured(
         schema, description = capture.value(tool.input_schema), capture.text(tool.description)
         return msgspec.structs.replace(tool, input_schema=schema, description=description)
 
-    made = await off_loop(len(msgspec.json.encode(tools)), lambda: tuple(map(kept, tools)), confined=confined)
+    made = await off_loop(len(msgspec.json.encode(tools)), lambda: tuple(map(kept, tools)), sandbox=sandbox)
     return made, capture.secrets
 
 
@@ -116,20 +116,23 @@ def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
     return msgspec.structs.replace(attachment, **kept) if kept else attachment
 
 
-_lanes: Final = anyio.lowlevel.RunVar[tuple[Lane, Lane]]("_lanes")
+_lanes: Final = anyio.lowlevel.RunVar[tuple[Lane, SharedLane]]("_lanes")
 
 
-async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False) -> T:
+async def off_loop(chars: int, work: Callable[[], T], *, sandbox: str | None = None) -> T:
     """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread.
 
-    ``confined``: the text is or may be from a sandbox. It may be crafted so that its scan takes a thousand times as
-    long, so it is always scanned on a thread, and never on one that scans texts of the host.
+    ``sandbox``: the principal or session of the sandbox that the text is or may be from. It may be crafted so that its
+    scan takes a thousand times as long, so it is always scanned on a thread, never on one that scans texts of the host,
+    and after the earlier texts of the same sandbox.
     """
     lanes = _lanes.get(None)
     if lanes is None:
-        lanes = Lane("redaction", _THREADS, inline=INLINE_CHARS_MAX), Lane("sandbox-redaction", _THREADS)
+        lanes = Lane("redaction", _THREADS, inline=INLINE_CHARS_MAX), SharedLane("sandbox-redaction", _THREADS)
         _lanes.set(lanes)
-    return await lanes[confined].run(work, size=chars)
+    if sandbox is None:
+        return await lanes[0].run(work, size=chars)
+    return await lanes[1].run_for(sandbox, work)
 
 
 _NOT_SAID = frozenset({"secrets", "preview", "first_prompt"})

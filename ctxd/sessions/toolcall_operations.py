@@ -46,10 +46,10 @@ class ToolcallOperations(OperationGroup):
         if size <= INLINE_CHARS_MAX and not tx.is_confined:
             params = toolcall_captured(capture, params)
         else:
-            params = await off_loop(size, partial(toolcall_captured, capture, params), confined=tx.is_confined)
+            params = await off_loop(size, partial(toolcall_captured, capture, params), sandbox=tx.sandbox)
         found = capture.secrets
         if events and found is not None and found.found:
-            events = await captured(tx.guard, live.settings.secrets, events, confined=tx.is_confined)
+            events = await captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
         make = partial(toolcall_document, live.state, live.session, params, found, chat_ref=live.chat_ref)
         early = None
         if size > INLINE_CHARS_MAX:

@@ -326,7 +326,7 @@ BOX-1 | A registered sandbox has a directory with a socket and `current.json`; a
 BOX-2 | On a sandbox's socket, methods that were not granted are refused, and the registration of sandboxes always is. | ctxd
 BOX-3 | For a sandbox, every method treats sessions of others as nonexistent. | ctxd
 BOX-4 | A sandbox lasts as long as its harness's connection plus a grace period, or for a fixed time, also if the clock is set back; then its socket, connections and directory are removed, and its sessions remain. A release that cannot be written changes nothing. | ctxd
-BOX-5 | A sandbox that exceeds its quota is refused with `quota_exceeded` and a retry time; other sandboxes are not affected. | ctxd
+BOX-5 | A sandbox that exceeds its quota is refused with `quota_exceeded` and a retry time; other sandboxes are not affected. Within it, another sandbox waits for one call of it at most where both need the same threads or processes. | ctxd
 BOX-6 | The current context is the same by call, in the file, in CBOR and from `ctx current`. | spec 3
 BOX-7 | No path, symlink or rename leads the daemon out of a sandbox's mounts, nor onto a file system mounted below one. A link resolves as it does in the sandbox. A file that the mounts no longer contain is not read, even if the session indexed it before. | ctxd
 BOX-8 | Content that a sandbox reports for a shared file is an object of its own session, unless the daemon reads the same content. | ctxd

@@ -60,6 +60,27 @@ def at_once(box: SandboxView, calls: list[tuple[str, Any]]) -> list[Any]:
     return [found[number] for number in range(len(calls))]
 
 
+@contextmanager
+def pending(box: SandboxView, calls: list[tuple[str, Any]]) -> Iterator[Callable[[], int]]:
+    """Send ``calls`` without waiting. Yields: a function for the number of answers so far."""
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(20)
+        raw.connect(box.socket)
+        for number, (method, params) in enumerate(calls):
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            raw.sendall(json.dumps(message).encode() + b"\n")
+        raw.setblocking(False)
+        received = bytearray()
+
+        def answered() -> int:
+            with suppress(BlockingIOError):
+                while piece := raw.recv(1 << 20):
+                    received.extend(piece)
+            return received.count(b"\n")
+
+        yield answered
+
+
 SAMPLES: dict[str, Any] = {
     "object": "0" * 64,
     "objects": ["0" * 64],

@@ -1,5 +1,6 @@
 """Artifacts in sandboxes: attacks from inside, through the sandbox's own socket."""
 
+import base64
 import itertools
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandbox_types import Quota
 from ctxd_protocol.secret_types import SecretPolicy
-from tests.spec.sandboxes import ROOMY, inside
+from tests.spec.sandboxes import ROOMY, inside, pending
 from tests.spec.test_sandbox_attacks import host, mount, places, refused, register, session_in
+from tests.waiting import block_until
 
 __all__ = ["host"]
 
@@ -21,6 +23,44 @@ __all__ = ["host"]
 def sha(text: str) -> str:
     """The address of ``text`` as an artifact."""
     return blake3(text.encode()).hexdigest()
+
+
+@pytest.mark.requirement("BOX-5")
+@pytest.mark.parametrize(("calls", "uploaded"), [(8, False), (5, True)], ids=["in threads", "in processes"])
+def test_a_sandbox_waits_for_one_search_of_another(
+    host: SyncClient, tmp_path: Path, calls: int, *, uploaded: bool
+) -> None:
+    w, o = places(tmp_path, "w", "o")
+    slow, other = (register(host, session_in(host, at.name, mount("/w", at))) for at in (w, o))
+    # Such text takes a thousand times as long to search as any other.
+    crafted = [b"pwd='aaaaaaaa' " * 4000 + str(number).encode() for number in range(calls)]
+    puts = [("artifact.put", {"data": base64.b64encode(data).decode()}) for data in crafted]
+    if uploaded:
+        with inside(slow) as agent:
+            for number, data in enumerate(crafted):
+                agent.artifact_upload(f"u{number}", offset=0, data=data)
+        puts = [("artifact.put", {"upload": f"u{number}"}) for number in range(calls)]
+    with inside(other) as agent:
+        agent.artifact_upload("u", offset=0, data=b"plain")
+        with pending(slow, puts) as answered:
+            block_until(lambda: answered() >= 1)
+            if uploaded:
+                agent.artifact_put(upload="u")
+            else:
+                agent.session_append("o", messages=[{"role": "user", "content": "hi"}])
+            assert answered() <= calls - 2
+            block_until(lambda: answered() == calls)
+
+
+@pytest.mark.requirement("ART-11")
+def test_a_put_of_a_sandbox_under_a_wrong_address_removes_the_upload(host: SyncClient, tmp_path: Path) -> None:
+    (w,) = places(tmp_path, "w")
+    with inside(register(host, session_in(host, "own", mount("/w", w)))) as agent:
+        agent.artifact_upload("u", offset=0, data=b"whole")
+        assert refused(lambda: agent.artifact_put(upload="u", blake3="0" * 64)) == "artifact_mismatch"
+        assert agent.artifact_upload("u").offset == 0
+        agent.artifact_upload("u", offset=0, data=b"whole")
+        assert agent.artifact_put(upload="u", blake3=sha("whole")).size == 5
 
 
 @pytest.mark.requirement("BOX-7", "ART-11")

@@ -11,7 +11,7 @@ import pytest
 
 from ctxd import worker_threads
 from ctxd.errors import CtxdError
-from ctxd.worker_threads import Job, Lane, LoopHandle, ThreadPool, background, in_thread
+from ctxd.worker_threads import Job, Lane, LoopHandle, OwnTurns, SharedLane, ThreadPool, background, in_thread
 from ctxd_protocol.errors import ERRORS
 from tests.waiting import until
 
@@ -127,6 +127,38 @@ async def test_an_abandoned_call_counts_until_it_ends() -> None:
         order.append("ended")
         go_on.set()
     assert order == ["ended", "next"]
+
+
+@pytest.mark.requirement("BOX-5")
+async def test_a_user_of_a_shared_lane_waits_for_one_call_of_another() -> None:
+    lane, order = SharedLane("test"), list[str]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(name: str) -> None:
+        begun.set()
+        go_on.wait(30)
+        order.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("a1", "a2", "a3"):
+            tasks.start_soon(lane.run_for, "a", work, name)
+            await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(lane.run_for, "b", work, "b")
+        await anyio.wait_all_tasks_blocked()
+        await in_thread(begun.wait, 5)
+        go_on.set()
+    assert order == ["a1", "b", "a2", "a3"]
+    small = SharedLane("test", inline=10)
+    assert await small.run_for("a", threading.get_ident, size=10) == threading.get_ident()
+    assert await small.run_for("a", threading.get_ident, size=11) != threading.get_ident()
+
+
+async def test_the_lock_of_a_user_is_kept_only_while_it_is_in_use() -> None:
+    turns = OwnTurns()
+    async with turns.of("a"):
+        assert turns.of("a").locked() and not turns.of("b").locked()
+    gone = weakref.ref(turns.of("a"))
+    assert gone() is None
 
 
 async def test_a_thread_has_the_name_of_its_lane() -> None:

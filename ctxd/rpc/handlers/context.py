@@ -63,7 +63,7 @@ class ContextCalls:
         if params.tools:
             guard = self._sessions.guard.by(live.session) if caller.is_confined else self._sessions.guard
             tools, secrets = await declarations_captured(
-                guard, live.settings.secrets, params.tools, confined=caller.is_confined
+                guard, live.settings.secrets, params.tools, sandbox=caller.principal if caller.is_confined else None
             )
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from ctxd.commits import delta_secrets, secret_scan_process
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, ScanProcess
+from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.secrets.custom_rules import scanner_of
 from ctxd.secrets.redaction import Capture, Guard
@@ -160,6 +160,25 @@ async def test_the_process_ends_with_its_daemon_in_the_middle_of_a_delta() -> No
         ours.sendall(request)
     # With a delta left it would have failed to reply.
     assert await in_thread(started.wait, WAIT_S) == 0
+
+
+@pytest.mark.requirement("BOX-5")
+async def test_a_sandbox_has_one_process_at_a_time_and_others_have_theirs() -> None:
+    processes, order = SandboxProcesses(), list[str]()
+
+    async def again() -> None:
+        async with processes.of("a"):
+            order.append("again")
+
+    async with anyio.create_task_group() as tasks:
+        async with processes.of("a") as first:
+            tasks.start_soon(again)
+            await anyio.wait_all_tasks_blocked()
+            async with processes.of("b") as second:
+                assert second is not first and not order
+    assert order == ["again"]
+    async with processes.of("c") as third:
+        assert third is first, "the others may end"
 
 
 async def test_closing_ends_the_process(process: ScanProcess) -> None:
