@@ -2,13 +2,13 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
+from ctxd.cli.daemon_socket import named_socket
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import objects as complete_objects
 from ctxd.cli.id_completion import sessions as complete_sessions
@@ -31,12 +31,33 @@ class Seconds(click.FloatRange):
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
+        if seconds > _SECONDS_MAX:
+            self.fail(f"{value!r} is more than {_SECONDS_MAX:g}.", param, ctx)
         return seconds
+
+
+class WholeNumber(click.IntRange):
+    """A whole number on the command line, from ``least`` on."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(min=least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return ``value`` as a number in the range that the protocol can transfer."""
+        from ctxd_protocol.limits import SAFE_INTEGER_MAX
+
+        number = super().convert(value, param, ctx)
+        if number > SAFE_INTEGER_MAX:
+            self.fail(f"{value} is more than {SAFE_INTEGER_MAX}.", param, ctx)
+        return number
 
 
 DEADLINE_S: Final = 30.0
 """Default of ``--timeout``: seconds to wait for each reply."""
 
+
+_SECONDS_MAX: Final = 1e9
+"""Longest time that the client library accepts."""
 
 _QUIET_S: Final = 1.0
 """Seconds for which a call is repeated without a note."""
@@ -74,12 +95,7 @@ class Invocation:
 
     def socket_path(self) -> str | None:
         """The socket named by ``--socket``, ``$CTXD_SOCKET`` or a configuration file; None for the default places."""
-        if self.socket or os.environ.get("CTXD_SOCKET"):
-            return self.socket
-        from ctxd.config import load
-
-        config = load()
-        return str(config.socket) if config.origins["socket"].startswith("file") else None
+        return named_socket(self.socket)
 
 
 def common_options(run: Callable[P, R], *, json: str = "One JSON document instead of text.") -> Callable[P, R]:

@@ -3,13 +3,17 @@
 Completion never fails: if the daemon is unreachable or too slow, it offers nothing.
 """
 
-import os
-from collections.abc import Callable
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem
+
+from ctxd.cli.daemon_socket import named_socket
+from ctxd.cli.exit_codes import TIMEOUT
+from ctxd.click_support import Stop
 
 if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
@@ -77,11 +81,28 @@ def tags(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionI
 
 
 def _from_daemon(ctx: click.Context, begun: str, find: _Find) -> list[CompletionItem]:
-    from ctxd.click_support import Stop
+    from ctxd.config import ConfigError
     from ctxd_client.errors import CallFailed
     from ctxd_client.sync import connect_sync
 
-    socket = ctx.params.get("socket") or ctx.find_root().params.get("socket") or os.environ.get("CTXD_SOCKET")
-    with suppress(CallFailed, Stop, OSError), connect_sync(socket, deadline_s=ANSWER_S_MAX, client="ctx") as client:
-        return find(client, ctx.params.get("session"), begun)
+    socket = ctx.params.get("socket") or ctx.find_root().params.get("socket")
+    with suppress(CallFailed, ConfigError, Stop, OSError), _ended_after(ANSWER_S_MAX):
+        with connect_sync(named_socket(socket), deadline_s=ANSWER_S_MAX, client="ctx") as client:
+            return find(client, ctx.params.get("session"), begun)
     return []
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raise Stop in the body after ``seconds``. Only for the main thread."""
+
+    def end(*_: object) -> None:
+        raise Stop(TIMEOUT)
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

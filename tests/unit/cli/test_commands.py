@@ -6,6 +6,7 @@ import re
 import subprocess
 import sysconfig
 from pathlib import Path
+from time import sleep
 
 import cbor2
 import msgspec
@@ -14,7 +15,7 @@ import pytest
 from ctxd.cli.top import between, sample
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
-from tests.fakes.daemon import HOLD, Refusal
+from tests.fakes.daemon import HOLD, Refusal, smallest
 from tests.unit.cli.conftest import process
 
 pytestmark = pytest.mark.timeout(120)
@@ -436,6 +437,24 @@ def test_completion_offers_nothing_when_no_daemon_answers(daemon, tmp_path):
     assert offered(str(tmp_path / "none.sock"), "ctx session show ") == []
     daemon.script["session.list"] = lambda seen: HOLD
     assert offered(daemon.path, "ctx session show ") == []
+
+
+@pytest.mark.requirement("CLI-12")
+def test_completion_finds_the_socket_of_the_settings(running, session, clean, tmp_path):
+    (tmp_path / "config/ctxd").mkdir(parents=True)
+    (tmp_path / "config/ctxd/ctxd.toml").write_text(f"socket = '{running.socket}'")
+    assert session.id in offered("", f"ctx session show {session.id[:2]}")
+
+
+@pytest.mark.requirement("CLI-12")
+def test_completion_offers_nothing_if_its_calls_together_take_too_long(daemon):
+    def slow(seen):
+        sleep(0.15)
+        return smallest(METHODS[seen.method].result)
+
+    daemon.script["commit.list"] = daemon.script["session.list"] = slow
+    assert offered(daemon.path, "ctx show ") == []
+    assert len(daemon.of("session.list")) == 1, "each call alone is in time"
 
 
 @pytest.mark.requirement("FMT-6")
