@@ -18,6 +18,7 @@ from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import moment
+from ctxd.terminal import cut
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.ids import is_context_id
@@ -26,6 +27,8 @@ from ctxd_protocol.methods.commits import Commit, StartContext
 
 _BACK: Final = re.compile(r"(.*?)~([0-9]{0,9})", re.ASCII | re.DOTALL)
 _TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", re.ASCII)
+_NAME_CHARS: Final = 130
+"""Longest name in a message; tags have at most 128 characters."""
 _FORMS: Final = "write ctx-1a2b3c4d, HEAD~2, a tag, a session, or PRINCIPAL@TIME; ctx log lists commits"
 
 
@@ -105,14 +108,18 @@ def _as_it_is(client: SyncClient, session: str) -> StartContext:
 
 
 def _at_turn(client: SyncClient, text: str, session: str | None) -> Commit | None:
-    """Return the newest commit up to the turn that ``text`` names; None if it names none. Raises: ``Stop``."""
+    """Return the newest commit up to the turn that ``text`` names, or of the session before a bare ``@``; None if it
+    names neither. Raises: ``Stop``."""
     try:
         revision = parse(text, SystemClock().wall_ms())
     except Stop:
         return None
-    if revision.valid_time is not None or (revision.turn is None and revision.back is None):
+    is_newest = revision.is_now and text.endswith("@")
+    if not is_newest and (revision.valid_time is not None or (revision.turn is None and revision.back is None)):
         return None
     found = locate(client, text, None if session is None else session_id(client, session))
+    if is_newest:
+        return _named(client, "HEAD", found.session)
     turn = turn_of(client, found).turn
     commit = client.commit_resolve(session=found.session, turn=turn).commit
     if commit is None:
@@ -144,7 +151,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
         empty = client.session_get(named).session.session
     if empty is not None:
         raise _no_commit(client, empty)
-    raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
+    raise Stop(NOT_FOUND, f"no commit is named {cut(name, _NAME_CHARS)!r}", hint=_FORMS, symbol="commit_not_found")
 
 
 def _no_commit(client: SyncClient, session: str | None) -> Stop:

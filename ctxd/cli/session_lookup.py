@@ -2,14 +2,18 @@
 
 import os
 from contextlib import suppress
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.click_support import Stop, current_directory
+from ctxd.terminal import cut
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.session_types import SessionStatus, SessionSummary
+
+_NAME_CHARS: Final = 130
+"""Longest name in a message; ids have at most 128 characters."""
 
 
 class Filter(TypedDict, total=False):
@@ -42,7 +46,10 @@ def named_session(client: SyncClient, given: str | None) -> str:
                 ]
         if not matching:
             raise Stop(
-                NOT_FOUND, f"no such session: {name}", hint="ctx session ls lists them", symbol="session_not_found"
+                NOT_FOUND,
+                f"no such session: {cut(name, _NAME_CHARS)}",
+                hint="ctx session ls lists them",
+                symbol="session_not_found",
             ) from None
     if len(matching) > 1:
         raise Stop(

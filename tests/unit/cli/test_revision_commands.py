@@ -106,3 +106,16 @@ def test_a_session_is_shown_as_of_a_revision(real, session):
     assert "turns     1" in real("session", "show", "@~1").out
     before = real("session", "show", "@{1h}")
     assert (before.code, f"session {session.id} began at 20" in before.err) == (3, True)
+
+
+@pytest.mark.requirement("CMT-17")
+def test_a_bare_at_sign_after_a_session_names_its_newest_commit(real, session):
+    commit = session.client.context_current(session=session.id).context_id
+    for name in ("@", f"{session.id}@", "HEAD"):
+        assert real("show", name, "--json").json["commit"]["commit"] == commit, name
+    assert real("show", "nosuch@").err.startswith("ctx: no such session: nosuch; ")
+
+
+def test_a_name_of_any_length_is_cut_in_the_message(real, session):
+    for words in (("show", "x" * 10_000), ("session", "pause", "x" * 5_000)):
+        assert len(real(*words).err) < 500, words
