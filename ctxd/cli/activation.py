@@ -64,17 +64,24 @@ def _move(
     session: str | None,
     call: Callable[[SyncClient, str, str], MembershipResult],
 ) -> None:
-    moved = []
-    with run.client() as client:
-        id = session_id(client, session)
-        for each in objects:
-            done = call(client, id, object_id(client, id, each))
-            moved.append(done)
-            if not run.screen.as_json:
-                pinned = ", pinned" if done.pinned else ""
-                unchanged = "" if done.changed else " (it was so already)"
-                run.screen.line(f"{cell(done.object)} is {done.level}{pinned}{unchanged}")
-                if done.pinned and done.level != "active":
-                    run.screen.note(f"{done.object} is out of the window despite its pin; ctx activate loads it again")
+    moved: list[MembershipResult] = []
+    try:
+        with run.client() as client:
+            id = session_id(client, session)
+            for each in [object_id(client, id, name) for name in objects]:
+                moved.append(call(client, id, each))
+                _print_moved(run, moved[-1])
+    finally:
+        # Of several objects, an error may leave the first ones moved.
+        if run.screen.as_json and moved:
+            run.screen.document({"items": moved})
+
+
+def _print_moved(run: Invocation, done: MembershipResult) -> None:
     if run.screen.as_json:
-        run.screen.document({"items": moved})
+        return
+    pinned = ", pinned" if done.pinned else ""
+    unchanged = "" if done.changed else " (it was so already)"
+    run.screen.line(f"{cell(done.object)} is {done.level}{pinned}{unchanged}")
+    if done.pinned and done.level != "active":
+        run.screen.note(f"{done.object} is out of the window despite its pin; ctx activate loads it again")

@@ -15,6 +15,7 @@ from ctxd.cli.call_failures import stop_for
 from ctxd.cli.commit_lookup import located_commit, start_context
 from ctxd.cli.common_options import (
     Invocation,
+    WholeNumber,
     common,
     listing,
     revision_argument,
@@ -163,7 +164,7 @@ def _whose(owner: SessionOwnerResult) -> str:
 @click.option("--mount", multiple=True, metavar="AGENT=HOST", help="Map the agent's path AGENT to the host path HOST.")
 @click.option("--detect-filesystems", is_flag=True, help="Assign paths outside mounts to their device's filesystem.")
 @click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
-@click.option("--budget", type=click.IntRange(min=1), metavar="TOKENS", help="The token budget.")
+@click.option("--budget", type=WholeNumber(1), metavar="TOKENS", help="The token budget.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label.")
 @click.option(
     "--checkpoint",
@@ -191,7 +192,11 @@ def new(
 
     Without --context it is empty.
     """
-    mounts = as_mounts(_pairs(mount, "--mount"))
+    mounts = as_mounts(_pairs(mount, "--mount", "AGENT=HOST"))
+    for each in mounts:
+        if not each.agent_prefix.startswith("/"):
+            message = f"--mount {each.agent_prefix!r}: the agent's path is not absolute"
+            raise Stop(USAGE, message, hint="write --mount /AGENT/PATH=HOST")
     # With --context, the default is the working directory of its session.
     here = "/" if workdir is not None or context is not None else _workdir_here(mounts)
     with run.client() as client:
@@ -203,7 +208,7 @@ def new(
             mounts=mounts,
             system_prompt=text_or_file(system_prompt),
             budget_tokens=budget,
-            labels=_pairs(label, "--label"),
+            labels=_pairs(label, "--label", "KEY=VALUE"),
             checkpoint=checkpoint,
             context=None if context is None else start_context(client, context),
         )
@@ -274,6 +279,8 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
     with run.client() as client:
         moment = Times()
         session = revision
+        if at is not None and revision is not None and is_revision(revision):
+            raise Stop(USAGE, "--at excludes a moment in REV: both name where the fork begins", hint="leave one out")
         if revision is not None and is_revision(revision):
             moment = fork_times(client, past := locate(client, revision))
             session = past.session
@@ -357,7 +364,9 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
     with run.client() as client:
         events = 0
         with opened(file) as (format, entries):
-            labels = {"transcript": file.name, **({"harness": format} if format in get_args(Harness) else {})}
+            # The name may be in another encoding than UTF-8.
+            name = os.fsencode(file.name).decode(errors="replace")
+            labels = {"transcript": name, **({"harness": format} if format in get_args(Harness) else {})}
             made = client.session_create(format, session=wanted, labels=labels).session.session
             try:
                 for batch in _batches(entry.event for entry in entries):
@@ -513,13 +522,16 @@ def _workdir_here(mounts: Sequence[Mount]) -> str:
     return str(Path(deepest.agent_prefix, here.relative_to(deepest.canonical_prefix)))
 
 
-def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    pairs = {}
+def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
+    """Return the values of ``option``, which has the ``form`` KEY=VALUE. Raises: ``Stop``, also for a repeated key."""
+    pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
             lacks = "left side" if equals else "'='"
-            raise Stop(USAGE, f"{option} {text!r} has no {lacks}", hint=f"write {option} LEFT=RIGHT")
+            raise Stop(USAGE, f"{option} {text!r} has no {lacks}", hint=f"write {option} {form}")
+        if key in pairs:
+            raise Stop(USAGE, f"{option} gives {key!r} twice", hint="leave one of them out")
         pairs[key] = value
     return pairs
 
@@ -529,6 +541,8 @@ def text_or_file(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
+        if not text[1:]:
+            raise Stop(USAGE, "there is no name of a file after @", hint="write @FILE")
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is not UTF-8"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ from ctxd.cli.session_table import header, print_table, unique_prefixes
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import age, count
+from ctxd.terminal import cell
+from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.session_list import SessionListResult
@@ -205,16 +208,22 @@ def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
 @common
 def title(run: Invocation, session: str | None, title: str | None) -> None:
     """Name a session TITLE. With an empty TITLE, the harness's own title is shown, or the first prompt."""
+    is_alone = title is None
     if title is None:
         session, title = None, session
+    missing = click.UsageError("Missing argument 'TITLE'.", click.get_current_context())
     if title is None:
-        raise click.UsageError("Missing argument 'TITLE'.", click.get_current_context())
+        raise missing
     with run.client() as client:
+        if is_alone and title:
+            with suppress(NotFound, InvalidCall):
+                client.session_get(title)
+                raise missing  # A session, whose title was forgotten.
         done = client.session_annotate(session_id(client, session), title=title)
     if run.screen.as_json:
         run.screen.document(done)
     else:
-        run.screen.line(f"{done.session.session}: {done.session.title}")
+        run.screen.line(f"{done.session.session}: {cell(done.session.title)}")
 
 
 @click.command(
@@ -244,7 +253,7 @@ def label(run: Invocation, session: str | None, labels: tuple[str, ...]) -> None
         run.screen.document(done)
     else:
         shown = " ".join(f"{key}={value}" for key, value in done.session.labels.items())
-        run.screen.line(f"{done.session.session}: {shown}")
+        run.screen.line(f"{done.session.session}: {cell(shown)}")
 
 
 def _annotated(run: Invocation, names: tuple[str, ...], what: str, **changes: Any) -> None:  # noqa: ANN401

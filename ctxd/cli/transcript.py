@@ -47,6 +47,8 @@ def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -
     FILE is a session of Claude Code, codex, pi or opencode, or the headless output of one; it is only read. With
     --json, one event per line. No daemon is needed.
     """
+    if wanted is not None and (summary or run.screen.as_json):
+        raise click.UsageError(f"--as excludes {'--summary' if summary else '--json'}: it writes the session itself")
     with opened(file) as (format, entries):
         if wanted is not None:
             _translate(run, file, format, entries, wanted)

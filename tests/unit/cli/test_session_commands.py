@@ -1,5 +1,8 @@
 """``ctx session``: the session of a title and of labels, and the lists of sessions."""
 
+import json
+import os
+
 import pytest
 
 
@@ -15,6 +18,45 @@ def test_a_lone_argument_is_the_title_or_the_labels_of_the_default_session(real,
         ran = real("session", command)
         assert (ran.code, ran.err) == (2, f"ctx: Missing argument '{missing}'; see ctx session {command} --help\n")
     assert real("session", "label", other).code == 2
+    forgotten = real("session", "title", other)
+    assert (forgotten.code, forgotten.err) == (2, "ctx: Missing argument 'TITLE'; see ctx session title --help\n")
+    assert session.view().session.title == "Mine"
+
+
+@pytest.mark.requirement("LST-10")
+def test_titles_and_labels_reach_a_terminal_without_control_characters(real, session):
+    session.client.session_annotate(session.id, labels={"theirs": "\x1b[31m"})
+    assert real("session", "title", "\x1b[31mred").out == f"{session.id}: \\x1b[31mred\n"
+    assert real("session", "label", "a=b").out == f"{session.id}: theirs=\\x1b[31m a=b\n"
+
+
+@pytest.mark.requirement("SES-6")
+def test_with_json_the_objects_that_were_moved_before_an_error_are_printed(real, session):
+    id = real("object", "ls", "--type", "file", "-q").out.strip()
+    ran = real("deactivate", id, "nosuch", "--json")
+    assert ran.code == 3 and [each["object"] for each in ran.json["items"]] == [id]
+    assert json.loads(ran.err)["error"]["exit"] == 3
+
+
+@pytest.mark.requirement("CLI-2")
+def test_an_argument_that_is_not_utf_8_is_named(real, own, tmp_path, monkeypatch):
+    ran = real("search", "x", "--project", "/bad\udcff")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("ctx: /bad\\udcff is not UTF-8; write it in UTF-8, and rename a file")
+    here = tmp_path / os.fsdecode(b"bad\xff")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for words in (("resume",), ("session", "new", "demo")):
+        assert real(*words).err.startswith(f"ctx: {tmp_path}/bad\\udcff is not UTF-8; "), words
+
+
+@pytest.mark.requirement("SES-22")
+def test_a_transcript_whose_name_is_not_utf_8_is_imported(real, tmp_path):
+    file = tmp_path / os.fsdecode(b"bad\xff.jsonl")
+    file.write_text('{"type": "user", "sessionId": "S", "message": {"content": "hi"}}\n')
+    made = real("session", "import", str(file), "--json")
+    assert (made.code, made.json["events"]) == (0, 1), made.err
+    assert real("session", "show", made.json["session"], "--json").json["labels"]["transcript"] == "bad\ufffd.jsonl"
 
 
 @pytest.mark.requirement("SES-6")
