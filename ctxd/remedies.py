@@ -11,7 +11,7 @@ from ctxd_client.errors import CallFailed
 from ctxd_protocol.methods import METHODS
 
 COMMANDS: Final = {
-    "rpc.discover": "rpc",
+    "rpc.discover": "rpc rpc.discover",
     "daemon.status": "status",
     "session.create": "session new",
     "session.list": "session ls",
@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "session.notices": "watch",
     "object.get": "object cat {object}",
     "object.history": "object history {object}",
-    "object.list": "object ls",
+    "object.list": "object ls --level {level}",
     "object.purge": "purge {object}",
     "object.query": "query",
     "object.scan": "scan",
@@ -58,9 +58,10 @@ COMMANDS: Final = {
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }
-"""Command for each method, with the parameters that it uses in braces; any other method is called with ``ctx rpc``."""
+"""Command for each method, with the parameters that it uses in braces, also as options; any other method is called with
+``ctx rpc``."""
 
-_PARAMETER: Final = re.compile(r" \{(\w+)\}")
+_PARAMETER: Final = re.compile(r"( --\w+)? \{(\w+)\}")
 
 _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])(?: with (\{[^{}]*\}))?")
 
@@ -74,7 +75,9 @@ def _command(method: str, params: str | None) -> str:
     """The command for ``method``, with the ``params`` from the remedy, a JSON object."""
     if method in COMMANDS:
         given = msgspec.json.decode(params) if params else {}
-        words = _PARAMETER.sub(lambda found: f" {given[found[1]]}" if found[1] in given else "", COMMANDS[method])
+        words = _PARAMETER.sub(
+            lambda found: f"{found[1] or ''} {given[found[2]]}" if found[2] in given else "", COMMANDS[method]
+        )
         return f"ctx {words}"
     if params:
         return f"ctx rpc {method} '{params}'"

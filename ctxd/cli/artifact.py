@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
+from ctxd.cli.common_options import Invocation, WholeNumber, common, listing, note_next_page, paged
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.whole_files import whole_file
 from ctxd.click_support import Command, Group, Stop
@@ -219,12 +219,12 @@ def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: s
 @click.option(
     "--grace",
     "grace_s",
-    type=click.IntRange(min=0),
+    type=WholeNumber(0),
     default=3600,
     show_default=True,
     help="Seconds that an artifact is kept after its last use.",
 )
-@click.option("--max-bytes", type=click.IntRange(min=0), help="Stop once at most this many bytes are left.")
+@click.option("--max-bytes", type=WholeNumber(0), help="Stop once at most this many bytes are left.")
 @common
 def gc(run: Invocation, dry_run: bool, grace_s: int, max_bytes: int | None) -> None:
     """Remove artifacts that no version, tag or pin reaches."""

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ctxd.cli.commit_lookup import located_commit
-from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.common_options import Invocation, WholeNumber, common, revision_argument
 from ctxd.cli.context_list import list_assemblies
 from ctxd.cli.context_why import show_why
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
@@ -126,8 +126,8 @@ class _Options(NamedTuple):
 )
 @revision_argument
 @click.option("--text", "as_text", is_flag=True, help="Print the text of the context, unchanged if piped.")
-@click.option("--turn", type=click.IntRange(min=0), metavar="N", help="Show the context that the model saw at turn N.")
-@click.option("--assembly", "number", type=click.IntRange(min=1), metavar="N", help="Show recorded assembly N.")
+@click.option("--turn", type=WholeNumber(0), metavar="N", help="Show the context that the model saw at turn N.")
+@click.option("--assembly", "number", type=WholeNumber(1), metavar="N", help="Show recorded assembly N.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two assemblies: numbers, or revisions such as @~1.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Show the request body for a provider's API.")
 @click.option(

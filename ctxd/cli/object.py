@@ -9,6 +9,7 @@ import click
 from ctxd.cli.common_options import (
     Invocation,
     Seconds,
+    WholeNumber,
     common,
     listing,
     note_next_page,
@@ -103,7 +104,7 @@ def cat(run: Invocation, object: str, session: str | None) -> None:
 )
 @object_argument
 @click.argument("when", required=False)
-@click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
+@click.option("--tx", type=WholeNumber(0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
 @session_option
 @common
 def as_of(run: Invocation, object: str, when: str | None, tx: int | None, session: str | None) -> None:
@@ -258,7 +259,7 @@ ctx query --at 2h < query.edn""",
 @click.argument("text", metavar="[QUERY]", required=False)
 @click.argument("args", metavar="[ARG]...", nargs=-1)
 @click.option("--at", "when", metavar="WHEN", help="As of this time or revision.")
-@click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
+@click.option("--tx", type=WholeNumber(0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
 @click.option(
     "--limit",
     type=click.IntRange(1, PAGE_ITEMS_MAX),

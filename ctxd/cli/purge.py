@@ -8,7 +8,7 @@ from typing import Final
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common, object_argument, session_option
+from ctxd.cli.common_options import Invocation, WholeNumber, common, object_argument, session_option
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.object_lookup import object_id
 from ctxd.cli.revision_lookup import session_if_any
@@ -52,7 +52,7 @@ class _Beside(msgspec.Struct, frozen=True, kw_only=True):
 )
 @object_argument
 @session_option
-@click.option("--turn", "turns", type=click.IntRange(min=0), multiple=True, help="Erase only this turn; repeatable.")
+@click.option("--turn", "turns", type=WholeNumber(0), multiple=True, help="Erase only this turn; repeatable.")
 @click.option("--commits", is_flag=True, help="With a chat, also erase every commit of its session.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @common

@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.common_options import Invocation, session_argument, streaming
+from ctxd.cli.common_options import Invocation, WholeNumber, session_argument, streaming
 from ctxd.cli.revision_lookup import session_id
 from ctxd.click_support import Command
 from ctxd.formatting import moment, short
@@ -11,8 +11,8 @@ from ctxd.terminal import cell
 
 @click.command(cls=Command, examples="ctx watch\nctx watch s1 --after 0\nctx watch s1 --json | jq .path")
 @session_argument
-@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Start after this journal sequence.")
-@click.option("--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N notices.")
+@click.option("--after", type=WholeNumber(0), metavar="SEQ", help="Start after this journal sequence.")
+@click.option("--count", "most", type=WholeNumber(1), metavar="N", help="End after N notices.")
 @streaming
 def watch(run: Invocation, session: str | None, after: int | None, most: int | None) -> None:
     """Follow the notices for SESSION until interrupted. With --json, prints one JSON document per line.

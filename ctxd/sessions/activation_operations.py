@@ -50,7 +50,8 @@ def activate_delta(state: SessionState, id: str) -> SessionDelta:
 def deactivate_delta(state: SessionState, id: str) -> SessionDelta:
     """Return the change that makes ``id`` inactive. Raises: CtxdError not_active."""
     if id not in state.active:
-        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level=active lists active objects.")
+        hint = 'object.list with {"level": "active"} lists active objects.'
+        raise CtxdError("not_active", f"{id} is not active", hint=hint)
     return (DeactivateObjects((id,)),)
 
 

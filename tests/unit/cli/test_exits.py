@@ -85,6 +85,9 @@ def test_a_brief_failure_is_not_announced(scripted, daemon):
     ("hint", "told"),
     [
         ("session.list lists them.", "ctx session ls lists them"),
+        ('object.list with {"level": "active"} lists them.', "ctx object ls --level active lists them"),
+        ("object.list lists them.", "ctx object ls lists them"),
+        ("rpc.discover describes every method.", "ctx rpc rpc.discover describes every method"),
         ("Call session.resume first.", "run ctx session resume first"),
         (
             "Add it with session.pool_add first.",
@@ -110,7 +113,9 @@ def test_each_command_that_a_remedy_may_name_exists():
         assert method in METHODS
         command, context = cli, click.Context(cli)
         for word in words.split():
-            if word.startswith("{"):
+            if word in METHODS:
+                assert command.name == "rpc"
+            elif word.startswith("{"):
                 assert word.strip("{}") in METHODS[method].params.__struct_fields__, words
             elif word.startswith("-"):
                 assert any(word in option.opts for option in command.params), words
@@ -258,7 +263,20 @@ def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon)
         (["query", "{:find [e]}", "--time", "nan"], "'nan' is not a finite number"),
         (["artifact", "get", "3f9a01bc", "--json"], "--json requires -o FILE"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
-        (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount LEFT=RIGHT"),
+        (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount AGENT=HOST"),
+        (["session", "new", "demo", "--mount", "w=/w"], "--mount 'w': the agent's path is not absolute"),
+        (["session", "new", "demo", "--mount", "/w=a", "--mount", "/w=b"], "--mount gives '/w' twice"),
+        (["session", "new", "demo", "--label", "a=b", "--label", "a=c"], "--label gives 'a' twice"),
+        (["session", "new", "demo", "--system-prompt", "@"], "there is no name of a file after @; write @FILE"),
+        (["session", "fork", "s1@1", "--at", "HEAD"], "--at excludes a moment in REV"),
+        (["transcript", "f.jsonl", "--as", "codex-v1", "--json"], "--as excludes --json"),
+        (["transcript", "f.jsonl", "--as", "codex-v1", "--summary"], "--as excludes --summary"),
+        (["--timeout", "1e300", "status"], "Invalid value for '--timeout': '1e300' is more than 1e+09"),
+        (
+            ["context", "s1", "--turn", "9" * 20],
+            f"Invalid value for '--turn': {'9' * 20} is more than 9007199254740991",
+        ),
+        (["artifact", "gc", "--grace", "9" * 20], "is more than 9007199254740991"),
         (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: /nowhere: No such file or directory"),
         (["context", "s1", "--plan", "many"], "not a number of tokens"),
         (["context", "s1", "--diff", "1", "x"], "'x' is not an assembly"),
