@@ -23,7 +23,7 @@ from ctxd.errors import PURGED_HINT, CtxdError
 from ctxd.formatting import moment
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, require_text
-from ctxd.objects.generated_ids import number_of, session_of
+from ctxd.objects.generated_ids import assemblies_prefix, number_of, session_of
 from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import PURGED_ATTACHMENT
@@ -298,12 +298,28 @@ class Archive:
             )
         return await self._request_up_to(session, found, read_record(found).turn)
 
-    async def with_id(self, session: str, context_id: str) -> Stored | None:
-        """The record of the assembly ``context_id``, None if it is not one of ``session``. Raises and cancel: as
-        ``recordings``; also CtxdError session_not_found."""
+    async def with_id(self, session: str | None, context_id: str) -> Stored | None:
+        """The record of the assembly ``context_id``, None if it is not one of ``session``, or for None of any
+        session. Raises and cancel: as ``recordings``; also CtxdError session_not_found, corrupt."""
+        if session is None:
+            return await self._of_any(context_id)
         known = await self.recordings(await self._sessions.live(session))
         number = known.numbers.get(context_id)
         return None if number is None else await self.at(session, number)
+
+    async def _of_any(self, context_id: str) -> Stored | None:
+        """As ``with_id`` of any session. Cost: linear in the records of all sessions."""
+        last: str | None = None
+        while page := await self._store.scan(assemblies_prefix(), page=Page(after=last), size=_PAGE_BYTES):
+            for stored in page:
+                last = stored.document.id
+                # An erased session may have left records to its forks.
+                if (
+                    stored.document.payload.get("context_id") == context_id
+                    and session_of(last) in self._sessions.catalog
+                ):
+                    return stored
+        return None
 
     async def newest_request(self, session: str) -> Recorded | None:
         """The newest request of ``session``; its newest record if it has no request, None if it has no record."""

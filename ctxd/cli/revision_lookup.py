@@ -6,10 +6,10 @@ from typing import NamedTuple, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revisions import Revision, is_revision, parse, past_ms
-from ctxd.cli.session_lookup import named_session, sessions
+from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
-from ctxd_client.errors import InvalidCall, NotFound
+from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssemblyRecord
 from ctxd_protocol.methods.chat import SessionTurnResult
@@ -171,14 +171,12 @@ def _of_context(client: SyncClient, revision: Revision, context: str, default: s
 
 def located_assembly(client: SyncClient, context: str, default: str | None = None) -> tuple[str, AssemblyRecord]:
     """Return the session of the assembly with the id ``context``, and the assembly. Searches ``default``, the command's
-    own session, then all others, newest first. Raises: ``Stop``."""
+    own session, then all others. Raises: ``Stop``."""
     mine = default or session_if_any(client, None)
-    others: list[str] = []
-    with suppress(InvalidCall):  # a sandbox may not list sessions
-        others = [each.session for each in sessions(client)]
-    for session in dict.fromkeys([mine, *others] if mine else others):
+    for session in (mine, None) if mine else (None,):
         for record in client.context_list(session, context_id=context).assemblies:
-            return record.session or session, record
+            if (owner := record.session or session) is not None:
+                return owner, record
     hint = "ctx current prints the id of the newest; an id is known on the host that made it"
     raise Stop(NOT_FOUND, f"no commit or assembly has the id {context}", hint=hint, symbol="assembly_not_found")
 

@@ -106,9 +106,10 @@ def cursor_mark(session: str) -> str:
     return hashlib.sha256(f"cursor\0{session}".encode()).hexdigest()[:8]
 
 
-def assemblies_prefix(session: str) -> str:
-    """Return the prefix of the ids of all recorded assemblies of ``session``, and of no others."""
-    return f"assembly:{session}#"
+def assemblies_prefix(session: str = "") -> str:
+    """Return the prefix of the ids of all recorded assemblies of ``session``, and of no others; empty: of all
+    sessions."""
+    return f"assembly:{session}#" if session else "assembly:"
 
 
 def assembly_id(session: str, number: int) -> str:

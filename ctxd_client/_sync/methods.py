@@ -1336,9 +1336,9 @@ class SyncClientMethods(ABC):
         return self.call(Call("context.why", WhyParams(session=session, object=object), WhyResult))
 
     def context_list(
-        self, session: str, *, after: int = 0, limit: int = 100, context_id: str | None = None
+        self, session: str | None = None, *, after: int = 0, limit: int = 100, context_id: str | None = None
     ) -> AssemblyListResult:
-        """List a session's recorded assemblies.
+        """List recorded assemblies of a session, or find one of any session by its id.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2496,13 +2496,13 @@ class SyncSessionMethods:
         return self._calls.context_why(self.id, object)
 
     def assemblies(self, *, after: int = 0, limit: int = 100, context_id: str | None = None) -> AssemblyListResult:
-        """List a session's recorded assemblies.
+        """List recorded assemblies of a session, or find one of any session by its id.
 
         Raises: ``NotFound`` (session_not_found).
 
         Example: ``s.assemblies().assemblies``
         """
-        return self._calls.context_list(self.id, after=after, limit=limit, context_id=context_id)
+        return self._calls.context_list(session=self.id, after=after, limit=limit, context_id=context_id)
 
     def set_entry(self, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
         """Set an entry of the system context, such as a rule or a state of the harness.

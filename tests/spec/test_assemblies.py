@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from ctxd_client import connect_sync
+from ctxd_client.errors import InvalidCall
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.context_types import AssembledContext
 from tests.client.running import Running
@@ -164,3 +165,20 @@ def test_a_repeated_op_id_returns_the_first_assembly(s: SyncSession, client: Syn
     assert [row.number for row in client.context_list(s.id).assemblies] == [first.number, newer.number]
     with refused("idempotency_mismatch"):
         client.context_assemble(s.id, blocks=False, op_id=f"op-{s.id}")
+
+
+@pytest.mark.requirement("REV-4")
+def test_an_assembly_is_found_by_its_id_in_any_session(client: SyncClient, s: SyncSession) -> None:
+    s.user("go")
+    made = s.assemble()
+    client.session(agent="other").user("go")
+    assert made.context_id is not None
+    fork = client.session_fork(s.id).session
+    (found,) = client.context_list(context_id=made.context_id).assemblies
+    assert (found.session, found.number) == (s.id, made.number)
+    assert client.context_list(context_id="ctx-0000000000000000").assemblies == ()
+    assert client.context_list(fork, context_id=made.context_id).assemblies == (found,)
+    with pytest.raises(InvalidCall, match="without a session requires a context id"):
+        client.context_list()
+    client.session_remove(s.id)
+    assert client.context_list(context_id=made.context_id).assemblies == (found,)

@@ -118,6 +118,9 @@ class ContextCalls:
         if params.context_id is not None:
             record = await self._archive.with_id(params.session, params.context_id)
             return AssemblyListResult(assemblies=() if record is None else (summary(record),), next_after=None)
+        if params.session is None:
+            message = "context.list without a session requires a context id"
+            raise CtxdError("invalid_params", message, hint="Give session or context_id.")
         async with aclosing(self._archive.pages(params.session, after=params.after, limit=params.limit)) as pages:
             async for page in pages:
                 found += map(summary, page)

@@ -116,9 +116,11 @@ class WhyResult(Result, frozen=True, kw_only=True):
     pinned: bool
 
 
-class AssemblyListParams(SessionParams, frozen=True, kw_only=True):
-    """A session; only records with a number above ``after`` are returned, or only the one with ``context_id``."""
+class AssemblyListParams(Params, frozen=True, kw_only=True):
+    """A session; only records with a number above ``after`` are returned, or only the one with ``context_id``. Without
+    ``session``, the one with ``context_id`` is looked for in all sessions."""
 
+    session: SessionIdText | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
     context_id: Annotated[str, msgspec.Meta(max_length=128)] | None = None
@@ -196,7 +198,8 @@ ROWS: Final = (
         result=AssemblyListResult,
         access="read",
         handle="assemblies",
-        summary="List a session's recorded assemblies.",
+        summary="List recorded assemblies of a session, or find one of any session by its id.",
+        positional=("session",),
         errors=("session_not_found",),
         example={"session": "s1"},
         shows=".assemblies",

@@ -119,3 +119,16 @@ def test_a_bare_at_sign_after_a_session_names_its_newest_commit(real, session):
 def test_a_name_of_any_length_is_cut_in_the_message(real, session):
     for words in (("show", "x" * 10_000), ("session", "pause", "x" * 5_000)):
         assert len(real(*words).err) < 500, words
+
+
+@pytest.mark.requirement("REV-4")
+def test_the_calls_for_an_id_that_does_not_exist_are_as_many_with_more_sessions(real, session):
+    def calls():
+        before = session.client.daemon_status().requests
+        assert real("show", "ctx-00000000").code == 3
+        return session.client.daemon_status().requests - before
+
+    few = calls()
+    for _ in range(10):
+        session.client.session_create("demo")
+    assert calls() == few
