@@ -95,10 +95,9 @@ class CommitDelivery:
         self._policy: SecretPolicy = "redact"
         self._held: list[Checkpoint] = []
         """Checkpoints without messages before the first commit: without any message there is nothing to commit."""
+        # The oldest commit is sent. It stays where it is until it is acknowledged, or moves to the file as all others.
         self._memory: deque[QueuedCommit] = deque()
         self._memory_bytes = 0
-        self._sending: QueuedCommit | None = None
-        self._sending_is_stored = False
         self._file: UndeliveredFile | None = None
         self._storing = anyio.Lock()
         self._changed = anyio.Event()
@@ -148,7 +147,7 @@ class CommitDelivery:
 
     async def store_rest(self) -> None:
         """Write all undelivered commits to the file, durably. Call it once sending has ended."""
-        if self._memory or self._sending is not None:
+        if self._memory:
             async with self._storing:
                 await self._store()
         if self._file is not None:
@@ -180,18 +179,13 @@ class CommitDelivery:
     async def _store(self, *more: QueuedCommit) -> None:
         """Move the commits in memory to the file, and add ``more``. If they cannot be written, those in memory stay
         there; those of ``more`` are lost, and counted."""
-        # A cancellation in between would lose a commit that has left memory.
+        # A cancellation in between would leave a commit in both places.
         with anyio.CancelScope(shield=True):
             try:
                 file = await in_thread(self._opened)
             except (OSError, ValueError) as error:
                 self._failure = str(error)
                 return
-            if self._sending is not None and not self._sending_is_stored:
-                if not await self._appended(file, self._sending):
-                    return
-                self._sending_is_stored = True
-                file.next()  # Skip it: it is being sent.
             while self._memory:
                 if not await self._appended(file, self._memory[0]):
                     return
@@ -245,7 +239,7 @@ class CommitDelivery:
             async with connect(self._run.socket_path(), deadline_s=None, wait_s=inf, client="ctx capture") as client:
                 await self._deliver_left_over(client)
                 self._policy = await self._policy_of(client)
-                while (queued := await self._next()) is not None:
+                while (queued := await self._oldest()) is not None:
                     await self._send(client, queued)
         except CallFailed as error:
             self._failure = reason_of(error)
@@ -261,45 +255,46 @@ class CommitDelivery:
 
         return load().secrets_policy
 
-    async def _next(self) -> QueuedCommit | None:
+    async def _oldest(self) -> QueuedCommit | None:
+        """Wait for the oldest commit that is not acknowledged, and return it; None at the end."""
         while True:
             async with self._storing:
-                if self._file is not None and (stored := await in_thread(self._file.next)) is not None:
-                    self._sending_is_stored = True
+                if self._file is not None and (stored := await in_thread(self._file.oldest)) is not None:
                     return stored
                 if self._file is not None:
                     await in_thread(self._file.remove)
                     self._file = None
                 if self._memory:
-                    self._sending_is_stored = False
-                    queued = self._memory.popleft()
-                    self._memory_bytes -= len(queued.delta)
-                    return queued
+                    return self._memory[0]
                 changed = self._changed
             if self._is_complete:
                 return None
             await changed.wait()
 
     async def _send(self, client: "Client", queued: QueuedCommit) -> None:
-        self._sending = queued
         if self._newest is None and await _is_hooked(client, queued):
             await self._acknowledged(None)
-            self._left += 1
             return
         parent = self._newest if queued.parent == PREVIOUS else queued.parent
         if parent == NEWEST:
             parent = await _newest_of(client, queued.session)
-        commit = await _committed(client, queued, parent)
-        self._newest = commit
-        self._made += 1
-        await self._acknowledged(commit)
+        await self._acknowledged(await _committed(client, queued, parent))
 
     async def _acknowledged(self, commit: str | None) -> None:
-        self._sending = None
-        self._unsent -= 1
-        async with self._storing:
-            if self._file is not None and self._sending_is_stored:
-                self._file.note_delivered(commit)
+        """Remove the oldest commit, which was delivered as ``commit``, or left to hooks if it is None."""
+        # A cancellation in between would deliver it once more.
+        with anyio.CancelScope(shield=True):
+            async with self._storing:
+                self._unsent -= 1
+                if commit is None:
+                    self._left += 1
+                else:
+                    self._newest = commit
+                    self._made += 1
+                if self._file is not None and self._file.waiting:
+                    self._file.note_delivered(commit)
+                else:
+                    self._memory_bytes -= len(self._memory.popleft().delta)
         self._note_change()
 
     async def _deliver_left_over(self, client: "Client") -> None:
@@ -326,7 +321,7 @@ class CommitDelivery:
 
         waiting = file.waiting
         try:
-            while (queued := await in_thread(file.next)) is not None:
+            while (queued := await in_thread(file.oldest)) is not None:
                 if file.parent is None and await _is_hooked(client, queued):
                     file.note_delivered(None)
                     continue

@@ -102,7 +102,8 @@ class UndeliveredFile:
         except BaseException:
             self.close()
             raise
-        self._taken = self._sent
+        self._read = self._sent
+        self._newest_read: QueuedCommit | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -129,14 +130,24 @@ class UndeliveredFile:
         self._append(line)
         self._written += 1
 
-    def next(self) -> QueuedCommit | None:
-        """Take the oldest commit that is neither delivered nor taken; None at the end. Raises: OSError."""
-        while self._taken < self._written:
+    def oldest(self) -> QueuedCommit | None:
+        """The oldest undelivered commit; None without one. Raises: OSError, ValueError."""
+        if not self.waiting:
+            return None
+        while self._read <= self._sent:
             line = self._decoded(self._reader.readline())
             if isinstance(line, QueuedCommit):
-                self._taken += 1
-                return line
-        return None
+                self._read += 1
+                self._newest_read = line
+        return self._newest_read
+
+    def undelivered(self) -> list[QueuedCommit]:
+        """All undelivered commits, oldest first. Raises: OSError, ValueError."""
+        start = self._reader.tell()
+        self._reader.seek(0)
+        lines = [self._decoded(raw) for raw in self._reader]
+        self._reader.seek(start)
+        return [line for line in lines if isinstance(line, QueuedCommit)][self._sent :]
 
     def note_parent(self, parent: str | None) -> None:
         """Record the parent of the next commit, so that a resend has the same one. Raises: OSError."""
@@ -160,7 +171,7 @@ class UndeliveredFile:
     def erase(self, session: str) -> int:
         """Erase the undelivered commits of ``session``; later ones of the file continue the ones before them. Returns:
         their number. Raises: OSError, ValueError."""
-        waiting = list(iter(self.next, None))
+        waiting = self.undelivered()
         kept = [commit for commit in waiting if commit.session != session]
         if len(kept) < len(waiting):
             lines = [msgspec.json.encode(_Progress(0, self.parent)), *map(msgspec.json.encode, kept), b""]

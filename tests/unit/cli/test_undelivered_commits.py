@@ -32,19 +32,29 @@ def path(tmp_path: Path) -> Path:
     return new_path(folder_of("/run/a.sock", {"XDG_STATE_HOME": str(tmp_path)}), 5, "id")
 
 
-def taken(file: UndeliveredFile) -> list[QueuedCommit]:
-    return list(iter(file.next, None))
-
-
 def test_commits_round_trip_while_others_are_added(path):
     with UndeliveredFile(path) as file:
-        assert file.next() is None
+        assert file.oldest() is None
         file.append(commit(0))
         file.append(commit(1))
-        assert file.next() == commit(0)
+        assert file.oldest() == file.oldest() == commit(0)
         file.append(commit(2))
-        assert taken(file) == [commit(1), commit(2)]
+        assert file.undelivered() == [commit(0), commit(1), commit(2)]
         assert file.waiting == 3, "none is delivered"
+
+
+def test_the_oldest_commit_follows_deliveries_also_of_commits_that_were_not_read(path):
+    with UndeliveredFile(path) as file:
+        for number in range(3):
+            file.append(commit(number))
+        assert file.oldest() == commit(0)
+        file.note_delivered("ctx-00000001")
+        file.note_delivered("ctx-00000002")
+        assert file.oldest() == commit(2)
+        file.note_delivered("ctx-00000003")
+        assert file.oldest() is None
+        file.append(commit(3))
+        assert file.oldest() == commit(3)
 
 
 def test_a_reopened_file_continues_after_the_last_delivered_commit(path):
@@ -56,7 +66,7 @@ def test_a_reopened_file_continues_after_the_last_delivered_commit(path):
         file.note_delivered("ctx-00000003")
     with UndeliveredFile(path) as file:
         assert (file.waiting, file.parent) == (2, "ctx-00000003")
-        assert taken(file) == [commit(2), commit(3)]
+        assert file.undelivered() == [commit(2), commit(3)]
 
 
 def test_a_commit_torn_by_a_kill_is_dropped_and_the_file_stays_usable(path):
@@ -65,10 +75,10 @@ def test_a_commit_torn_by_a_kill_is_dropped_and_the_file_stays_usable(path):
         file.append(commit(1))
     path.write_bytes(path.read_bytes()[:-5])
     with UndeliveredFile(path) as file:
-        assert taken(file) == [commit(0)]
+        assert file.undelivered() == [commit(0)]
         file.append(commit(2))
     with UndeliveredFile(path) as file:
-        assert taken(file) == [commit(0), commit(2)]
+        assert file.undelivered() == [commit(0), commit(2)]
 
 
 def test_a_damaged_file_is_named(path):
@@ -102,7 +112,7 @@ def test_a_file_that_another_capture_removes_meanwhile_does_not_count(path, monk
     monkeypatch.setattr(Path, "glob", lambda folder, name: [*glob(folder, name), path.with_name("removed.jsonl")])
     with UndeliveredFile(path) as file:
         file.append(commit(0))
-        assert taken(file) == [commit(0)]
+        assert file.undelivered() == [commit(0)]
 
 
 def test_a_full_disk_leaves_no_partial_commit(path):
@@ -119,7 +129,7 @@ def test_a_full_disk_leaves_no_partial_commit(path):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_bytes() == before
         file.append(commit(2))
-        assert taken(file) == [commit(0), commit(2)]
+        assert file.undelivered() == [commit(0), commit(2)]
 
 
 def test_directories_are_accessible_only_to_their_owner(path):
@@ -141,7 +151,7 @@ def test_erasing_a_session_keeps_other_sessions_and_delivered_commits(path):
     assert not path.exists() and left_over(path.parent) == [others]
     with UndeliveredFile(others) as mixed:
         assert mixed.parent == "ctx-00000001"
-        assert [each.session for each in taken(mixed)] == ["s2", "s2"]
+        assert [each.session for each in mixed.undelivered()] == ["s2", "s2"]
 
 
 @pytest.mark.requirement("CMT-19")
