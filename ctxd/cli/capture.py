@@ -21,11 +21,12 @@ from ctxd.cli.capture_from_file import import_transcript
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.commit_lookup import located_commit
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.file_writes import write_all
+from ctxd.terminal import OutputFailed
 from ctxd.worker_threads import in_thread
 from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
 from ctxd_protocol.ids import is_context_id
@@ -114,16 +115,17 @@ def capture(
     first = parent or (NEWEST if session is not None and not is_new else None)
     chain = Chain(parent=first, session=session, template=template, ticket=ticket, thread=thread)
 
-    async def captured() -> tuple[CommitDelivery, int]:
+    async def captured() -> int:
         is_file = from_stdin and stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+        agent = _started(command, session) if command else None
         delivery = CommitDelivery(run, chain, holds_input=is_file)
-        code = await _run(delivery, tracker, command, session, wait)
-        await delivery.store_rest()
-        return delivery, code
+        try:
+            return await _run(delivery, tracker, agent, wait)
+        finally:
+            await delivery.store_rest()
+            delivery.report()
 
-    delivery, code = anyio.run(captured)
-    delivery.report()
-    raise SystemExit(code)
+    raise SystemExit(anyio.run(captured))
 
 
 def _require_session(run: Invocation, session: str) -> None:
@@ -175,15 +177,14 @@ class CaptureRun:
         self._line: list[bytes] = []
         self.is_over = False
         """True once the agent has ended, and only commits are awaited."""
+        self.has_output = True
+        """False once standard output could not be written. Nothing more is written to it then."""
 
     async def follow(self) -> None:
         """Pass the output on and capture it until it ends, or its reader is gone."""
         has_reader = True
         while has_reader and (piece := await self._output.read()):
-            try:
-                await in_thread(write_all, sys.stdout.fileno(), piece)
-            except BrokenPipeError:
-                has_reader = False  # The agent has printed this piece all the same.
+            has_reader = await self._pass_on(piece)  # The agent has printed this piece in any case.
             head, *lines = piece.split(b"\n")
             for line in lines:
                 await self._process_line(b"".join([*self._line, head]))
@@ -193,6 +194,21 @@ class CaptureRun:
         async with self._in_order:
             await self._delivery.put([*self._tracker.add(self._parser.end()), *self._tracker.cut("session_end")])
         self._delivery.end()
+
+    async def _pass_on(self, piece: bytes) -> bool:
+        """Write ``piece`` to standard output. A full disk must neither stop the agent nor lose its conversation.
+
+        Returns: False if the reader is gone.
+        """
+        try:
+            if self.has_output:
+                await in_thread(write_all, sys.stdout.fileno(), piece)
+        except BrokenPipeError:
+            return False
+        except OSError as error:
+            self.has_output = False
+            self._delivery.note(f"{OutputFailed(error)}; the rest of the output is only in the commits")
+        return True
 
     async def cut(self) -> None:
         """Commit the events so far."""
@@ -207,10 +223,9 @@ class CaptureRun:
 
 
 async def _run(
-    delivery: CommitDelivery, tracker: CheckpointTracker, command: Sequence[str], session: str | None, wait_s: float
+    delivery: CommitDelivery, tracker: CheckpointTracker, agent: "subprocess.Popen[bytes] | None", wait_s: float
 ) -> int:
-    """Run ``command``, or read standard input without one, until its end. Returns the exit code."""
-    agent = _started(command, session) if command else None
+    """Capture the output of ``agent``, or standard input without one, until its end. Returns the exit code."""
     output = AgentOutput(sys.stdin.fileno() if agent is None else _pipe_of(agent))
     capture = CaptureRun(output, tracker, delivery)
     waiting = anyio.CancelScope()
@@ -220,16 +235,20 @@ async def _run(
         group.start_soon(delivery.store_when_silent)
         if agent is not None:
             group.start_soon(_end_with, agent, output)
-        await capture.follow()
-        if agent is not None and agent.stdout is not None:
-            agent.stdout.close()
+        try:
+            await capture.follow()
+        finally:
+            # An agent would wait forever for a reader of its pipe.
+            if agent is not None and agent.stdout is not None:
+                agent.stdout.close()
         code = 0 if agent is None else await in_thread(agent.wait)
         capture.is_over = True
         with waiting:
             waiting.deadline = anyio.current_time() + wait_s
             await delivery.ended.wait()
         group.cancel_scope.cancel()
-    return code if code >= 0 else _BY_SIGNAL - code
+    code = code if code >= 0 else _BY_SIGNAL - code
+    return code if capture.has_output else code or FAILURE
 
 
 async def _end_with(agent: "subprocess.Popen[bytes]", output: AgentOutput) -> None:

@@ -130,6 +130,10 @@ class CommitDelivery:
                     await self._store(queued)
             self._note_change()
 
+    def note(self, text: str) -> None:
+        """Report ``text`` with the outcome."""
+        self._notes.append(text)
+
     def end(self) -> None:
         """Declare that no more checkpoints follow."""
         self._is_complete = True

@@ -190,6 +190,21 @@ def test_an_agent_with_closed_output_ends_as_in_a_pipe(own: Running) -> None:
         assert client.commit_list(limit=1).commits
 
 
+@pytest.mark.requirement("CAP-5")
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_agent_ends_and_is_captured_whole_if_its_output_cannot_be_written(own: Running, code: int) -> None:
+    body = f"print('x' * 400_000)\n{TURN}\nsys.exit({code})"
+    words = [str(CTX), "capture", "--", sys.executable, "-c", AGENT + body]
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=WAIT_S, env=environ(own.socket))
+    assert ran.returncode == (code or 1)
+    note, commits = ran.stderr.decode().splitlines()
+    assert note.startswith("ctx capture: standard output cannot be written: No space left on device; the rest of")
+    assert commits.startswith("ctx capture: 3 commits, the newest is ")
+    with connect_sync(own.socket) as client:
+        assert kinds(events(client, chain(client)[-1].commit)) == [TURN_KINDS[0], "Opaque", *TURN_KINDS[1:]]
+
+
 def test_an_agent_whose_child_holds_its_output_open_ends_all_the_same(own: Running) -> None:
     left = "import subprocess; p = subprocess.Popen(['sleep', '600'])\n"
     with running(own, left + TURN + "print(p.pid, flush=True)") as process:
