@@ -22,13 +22,14 @@ from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.commit_lookup import located_commit
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.session_lookup import named_session
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.click_support import Command, Stop
 from ctxd.clock import SystemClock
 from ctxd.file_writes import write_all
 from ctxd.terminal import OutputFailed
 from ctxd.worker_threads import in_thread
-from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
+from ctxd_client.errors import ConnectFailed, ConnectionLost, TimedOut
 from ctxd_protocol.ids import is_context_id
 
 _READ_BYTES: Final = 256 * 1024
@@ -100,12 +101,12 @@ def capture(
         raise Stop(USAGE, "give exactly one of: a command after --, --stdin, --from", symbol="invalid_params")
     if is_new and parent is not None:
         raise Stop(USAGE, "give either --parent or --new", symbol="invalid_params")
+    if session is not None:
+        session = _session_named(run, session)
     if parent is not None and not is_context_id(parent):
         # An id needs no daemon; any other name is looked up before the agent starts.
         with run.client() as client:
             parent = located_commit(client, parent, session).commit
-    if command and session is not None:
-        _require_session(run, session)
     moments = frozenset(policy) or DEFAULT_POLICY
     if transcript is not None:
         chain = Chain(parent=parent, session=session, template=template, ticket=ticket, thread=thread)
@@ -128,14 +129,19 @@ def capture(
     raise SystemExit(anyio.run(captured))
 
 
-def _require_session(run: Invocation, session: str) -> None:
-    """Raises: ``Stop`` if the daemon has no such session, before an agent is started. Unchecked without a daemon."""
+def _session_named(run: Invocation, given: str) -> str:
+    """Return the session named by ``given``, an id or a unique prefix; without a daemon, ``given``.
+
+    Raises: ``Stop`` if the daemon has no such session, before an agent is started.
+    """
     with suppress(ConnectFailed, ConnectionLost, TimedOut), run.client() as client:
         try:
-            client.session_get(session)
-        except NotFound:
-            hint = f"create it: ctx session new AGENT --id {session}; or leave --session out"
-            raise Stop(NOT_FOUND, f"there is no session {session}", hint=hint, symbol="session_not_found") from None
+            return named_session(client, given)
+        except Stop as stop:
+            if stop.code == NOT_FOUND:
+                stop.hint = f"create it: ctx session new AGENT --id {given}; or leave --session out"
+            raise
+    return given
 
 
 class AgentOutput:

@@ -336,7 +336,8 @@ class CommitDelivery:
                     file.note_parent(parent)
                 file.note_delivered(await _committed(client, queued, parent))
         except CallFailed as error:
-            left = f"{count(file.waiting, 'commit')} of an earlier capture stay in {file.path}"
+            stay = "stays" if file.waiting == 1 else "stay"
+            left = f"{count(file.waiting, 'commit')} of an earlier capture {stay} in {file.path}"
             self._notes.append(f"{left}: {reason_of(error)}; delete the file to give them up")
         except (OSError, ValueError) as error:
             self._notes.append(f"commits of an earlier capture cannot be read: {error}")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
-from tests.spec.test_capture import TURN, WAIT_S, captured, chain, events, kinds, running, undelivered
+from tests.spec.test_capture import CTX, TURN, WAIT_S, captured, chain, environ, events, kinds, running, undelivered
 
 
 @pytest.fixture
@@ -81,6 +82,26 @@ def test_the_current_context_beside_a_capture_has_all_that_was_delivered_and_a_s
             end.touch()
             assert process.wait(WAIT_S) == 0
         assert client.context_current(session="s").context_id == chain(client)[-1].commit
+
+
+@pytest.mark.requirement("CAP-9")
+def test_the_session_of_a_capture_may_be_shortened_and_must_exist_for_every_input(own: Running, tmp_path: Path) -> None:
+    line = b'{"type":"user","content":"go"}\n'
+    transcript = tmp_path / "S.jsonl"
+    transcript.write_bytes(b'{"type":"user","uuid":"u","sessionId":"S","message":{"role":"user","content":"go"}}\n')
+    imported = [CTX, "capture", "--from", transcript]
+    with connect_sync(own.socket) as client:
+        client.session("session-1", agent="a")
+        ran = captured(own, "", "--session", "nosuch", stdin=line)
+        assert (ran.returncode, ran.stdout) == (3, b"")
+        assert b"ctx session new AGENT --id nosuch" in ran.stderr
+        assert subprocess.run([*imported, "-s", "nosuch"], env=environ(own.socket), timeout=WAIT_S).returncode == 3
+        assert client.commit_list().commits == ()
+        assert not undelivered(own)
+        assert captured(own, "", "--session", "sess", stdin=line).returncode == 0
+        assert captured(own, TURN, "--session", "sess").returncode == 0
+        assert subprocess.run([*imported, "-s", "sess"], env=environ(own.socket), timeout=WAIT_S).returncode == 0
+        assert {each.session for each in client.commit_list().commits} == {"session-1"}
 
 
 @pytest.mark.requirement("CAP-9")
