@@ -251,7 +251,8 @@ async def _run(
         capture.is_over = True
         with waiting:
             waiting.deadline = anyio.current_time() + wait_s
-            await delivery.ended.wait()
+            if await in_thread(delivery.has_work):
+                await delivery.ended.wait()
         group.cancel_scope.cancel()
     code = code if code >= 0 else _BY_SIGNAL - code
     return code if capture.has_output else code or FAILURE

@@ -149,6 +149,15 @@ class CommitDelivery:
                     await self._store()
                 self._note_change()
 
+    def has_work(self) -> bool:
+        """True if there are commits to deliver, of this capture or of earlier ones."""
+        if self._unsent:
+            return True
+        try:
+            return bool(left_over(self._folder()))
+        except OSError:
+            return False
+
     async def store_rest(self) -> None:
         """Write all undelivered commits to the file, durably. Call it once sending has ended."""
         if self._memory:

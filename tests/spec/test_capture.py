@@ -493,6 +493,13 @@ def test_signals_are_handled_while_many_commits_wait_for_the_daemon(
 
 
 @pytest.mark.requirement("CAP-8")
+def test_a_capture_without_commits_does_not_wait_for_the_daemon(tmp_path: Path) -> None:
+    ran = captured(Running(tmp_path), "sys.exit(3)", "--wait", "3600")
+    assert ran.returncode == 3
+    assert ran.stderr.startswith(b"ctx capture: the output had no message, and nothing was committed")
+
+
+@pytest.mark.requirement("CAP-8")
 def test_a_signal_ends_the_wait_for_the_daemon(tmp_path: Path) -> None:
     daemon = Running(tmp_path, keep_state=True)
     with running(daemon, TURN + "print('over', flush=True)", "--wait", "3600") as process:
