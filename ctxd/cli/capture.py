@@ -20,7 +20,7 @@ from ctxd.capture.stream_json import StreamParser
 from ctxd.cli.capture_from_file import import_transcript
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.commit_lookup import located_commit
-from ctxd.cli.common_options import Invocation, common
+from ctxd.cli.common_options import Invocation, Seconds, common
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.undelivered_commits import NEWEST
@@ -67,7 +67,7 @@ _BY_SIGNAL: Final = 128
 )  # fmt: skip
 @click.option("--every", type=click.IntRange(min=1), default=1, metavar="N", help="Commit at each Nth turn boundary.")
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
+    "--wait", type=Seconds(min=0), default=30.0, show_default=True, metavar="S",
     help="Seconds to wait for the daemon after the agent has ended.",
 )  # fmt: skip
 @common

@@ -262,6 +262,7 @@ def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon)
         (["top", "--interval", "nan", "--once"], "'nan' is not a finite number"),
         (["query", "{:find [e]}", "--time", "nan"], "'nan' is not a finite number"),
         (["artifact", "get", "3f9a01bc", "--json"], "--json requires -o FILE"),
+        (["capture", "--wait", "nan", "--", "true"], "'nan' is not a finite number"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
         (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount AGENT=HOST"),
         (["session", "new", "demo", "--mount", "w=/w"], "--mount 'w': the agent's path is not absolute"),
@@ -333,9 +334,10 @@ def test_with_json_an_error_is_one_json_document_on_standard_error(scripted, dae
 
 
 @pytest.mark.requirement("CLI-2")
-def test_the_option_json_of_an_agent_leaves_errors_of_ctx_as_text(ctx):
-    ran = ctx("capture", "--", "/nowhere/agent", "--json")
-    assert ran.code != 0 and ran.err.startswith("ctx: ")
+def test_json_among_the_words_of_a_captured_command_is_not_an_option_of_ctx(ctx, tmp_path):
+    missing = str(tmp_path / "missing")
+    assert ctx("capture", "--", missing, "--json").err == f"ctx: {missing}: command not found\n"
+    assert json.loads(ctx("capture", "--json", "--", missing).err)["error"]["exit"] == 127
 
 
 def test_control_characters_in_a_message_are_escaped(scripted, daemon):
