@@ -54,6 +54,10 @@ _WARNING: Final = re.compile(
 )
 """Warnings for the model that versions before 2026 wrote as user messages."""
 
+_DIRECTORY: Final = re.compile(
+    r"\s*<environment_context>(?:\s*Current working directory:([^\n]*)|.*?<cwd>([^<]*)</cwd>)", re.S
+)
+
 _PASSTHROUGH: Final = "internal_chat_message_metadata_passthrough"
 _NOT_TYPED: Final = frozenset({"harness", "skills", "agents_md", "tool", "developer_instructions"})
 """Sources of parts of a user message that are not input of the user. That of a command of the user's shell is input,
@@ -123,6 +127,17 @@ def records_in(document: object) -> list[Record]:
             return [session, *records_of(items)]
         case _:
             return []
+
+
+def directory_in(records: Iterable[Record]) -> str:
+    """Return the working directory in the first environment context among ``records``; empty without one. Versions
+    before September 2025 record it nowhere else."""
+    for record in records:
+        item = record_of(record.get("payload")) or record
+        text, _ = content_of(item.get("content"))
+        if item.get("role") == "user" and (found := _DIRECTORY.match(text)):
+            return (found[1] or found[2]).strip()
+    return ""
 
 
 def conversation_in_events(file: IO[bytes]) -> int | None:

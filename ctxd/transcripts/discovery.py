@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import forked_after, relocated_to, with_answer
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
-from ctxd.transcripts.codex import records_in
+from ctxd.transcripts.codex import directory_in, records_in
 from ctxd.transcripts.format_detection import Format, format_of
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
@@ -393,7 +393,7 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     return known._replace(
         session=id,
         native=native,
-        workdir=as_text(meta.get("cwd")),
+        workdir=as_text(meta.get("cwd")) or directory_in(records),
         # A fork shares the root of its origin, even if it is imported first.
         root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",

@@ -23,6 +23,10 @@ _SUFFIXES: Final[dict[HarnessCommand, tuple[str, ...]]] = {
 _OLD_ROLLOUT: Final = re.compile(r"rollout-.*\.json")
 """Name of a rollout of codex before June 2025, which is one JSON document."""
 
+_OWN_FILES: Final = frozenset({"app.json", "auth.json", "mcp-auth.json"})
+_OWN_FOLDERS: Final = frozenset({"session_diff", "session_share", "share", "project", "todo", "permission"})
+"""Files of opencode in a folder with a storage or a database, and folders in a storage, that hold no conversation."""
+
 _FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
 """Modules whose errors mean a damaged source."""
 
@@ -77,6 +81,7 @@ def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]
     refused: list[OSError] = []
     for folder, folders, files in os.walk(place, onerror=refused.append):
         folders.sort()
+        files = _without_own(harness, folder, folders, files)
         if harness == "opencode" and "storage" in folders and (Path(folder) / "storage" / "session").is_dir():
             folders.remove("storage")
             yield Path(folder) / "storage"
@@ -91,6 +96,18 @@ def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]
                     yield Path(path)
     for error in refused:
         yield Skipped(_shown(str(error.filename)), str(error.strerror))
+
+
+def _without_own(harness: HarnessCommand, folder: str, folders: list[str], files: list[str]) -> list[str]:
+    """Return the ``files`` in a folder without those that opencode keeps for itself, and leave out its own
+    ``folders``."""
+    if harness != "opencode":
+        return files
+    if os.path.basename(folder) == "storage":
+        folders[:] = [name for name in folders if name not in _OWN_FOLDERS]
+    if "storage" not in folders and not any(name.endswith(".db") for name in files):
+        return files
+    return [name for name in files if name not in _OWN_FILES]
 
 
 def _may_be_source(harness: HarnessCommand, name: str) -> bool:

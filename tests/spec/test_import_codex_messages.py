@@ -10,7 +10,7 @@ from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.harness_files import Thread
 from tests.spec.imported_contexts import narrative, window
-from tests.spec.test_import import Record, ctx, imported
+from tests.spec.test_import import Record, ctx, imported, write
 
 
 @pytest.mark.requirement("IMP-3")
@@ -106,3 +106,24 @@ def test_a_rollout_in_one_json_document_is_imported_as_it_grows(
     told = narrative(client, f"codex-{native}")
     assert [told.count(text) for text in ("Fix it.", "a.py", "Fixed.", "Test it.", "Tested.")] == [1] * 5
     assert ctx(daemon, "transcript", str(path)).stdout.count("prompt") == 2
+
+
+@pytest.mark.requirement("IMP-16")
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "Current working directory: {}\nApproval policy: never\nSandbox mode: read-only",
+        "  <approval_policy>never</approval_policy>\n  <cwd>{}</cwd>",
+    ],
+)
+def test_an_old_rollout_has_the_directory_of_its_environment_context(
+    daemon: Running, client: SyncClient, tmp_path: Path, stated: str
+) -> None:
+    native = str(uuid4())
+    head = {"id": native, "timestamp": "2025-08-05T19:24:54.000Z", "instructions": None}
+    context = f"<environment_context>\n{stated.format(tmp_path)}\n</environment_context>"
+    other = "<environment_context>\n<cwd>/other</cwd>\n</environment_context>"
+    write(tmp_path / "rollout.jsonl", [head, said("user", context), said("user", "Fix it."), said("user", other)])
+    imported(daemon, "codex", tmp_path)
+    (row,) = (each for each in client.session_list(limit=1000).sessions if each.session == f"codex-{native}")
+    assert row.project is not None and row.project.directory == str(tmp_path)

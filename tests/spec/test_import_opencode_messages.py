@@ -62,3 +62,14 @@ def test_a_command_that_hooks_recorded_is_not_imported_again(
     imported(daemon, "opencode", tmp_path)
     lines = [text(client, each.commit) for each in commits(client, id).values() if each.format == "opencode-v1"]
     assert "Review" not in "".join(lines) and "Fine" not in "".join(lines)
+
+
+@pytest.mark.requirement("IMP-6")
+def test_files_of_opencode_without_a_conversation_are_not_listed(daemon: Running, tmp_path: Path, session: str) -> None:
+    for name in ("app.json", "auth.json", "storage/session_diff/ses_1.json", "storage/todo/ses_1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "other.json").write_text("{}")
+    found = imported(daemon, "opencode", tmp_path)
+    assert found["sessions"] == [here("opencode", session)]
+    assert [Path(each["path"]).name for each in found["skipped"]] == ["other.json"]
