@@ -416,14 +416,16 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
     named = known.file.stem.rpartition("_")[2]
     native = as_text(header.get("id")) or (named if _is_uuid(named) else "")
     id = _session("pi", native, known.file)
-    # ``parentSession`` is the path of the file that this one was copied from; its name ends with the session's id.
-    origin = PurePath(as_text(header.get("parentSession"))).stem.rpartition("_")[2]
+    # The path of the file that this one was copied from, ``branchedFrom`` in the first version; its name ends with the
+    # session's id.
+    copied = as_text(header.get("parentSession")) or as_text(header.get("branchedFrom"))
+    origin = PurePath(copied).stem.rpartition("_")[2]
     return known._replace(
         session=id,
         native=native,
         workdir=as_text(header.get("cwd")),
         root=root,
-        is_copy=bool(header.get("parentSession")),
+        is_copy=bool(copied),
         origin=_session("pi", origin, known.file) if origin not in ("", native) else "",
     )
 

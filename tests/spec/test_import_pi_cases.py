@@ -223,6 +223,27 @@ def test_a_compaction_in_a_fork_of_pi_keeps_the_lines_of_the_fork(
 
 
 @pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_branch_of_the_first_version_of_pi_continues_from_its_origin(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_apart: bool
+) -> None:
+    origin = Pi(version=None)
+    records = [*origin.turn("a", "b"), *origin.turn("c", "d")]
+    path = origin.write(tmp_path / "origin", *records)
+    branch = Pi(version=None, branchedFrom=f"/home/u/{path.name}")
+    branch.number = origin.number
+    branch.write(tmp_path / "branch", *records[:2], *branch.turn("e", "f"))
+    found = imported(daemon, "pi", tmp_path / "origin" if is_apart else tmp_path)
+    if is_apart:
+        found = imported(daemon, "pi", tmp_path / "branch")
+    assert found["copied"] == 2
+    assert labels(client, head(client, branch.id)).replace("h", "") == "abef"
+    assert labels(client, head(client, origin.id)) == "habcd"
+    assert sum(kept(client, branch.id).values()) == 3, "its header, and what it does not share"
+    assert imported(daemon, "pi", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-4")
 def test_a_pi_fork_of_a_fork_continues_from_the_first_fork(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
 ) -> None:
