@@ -3,6 +3,7 @@
 A call and its result are one part, which opencode rewrites in place. Events have the order of messages and parts.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -95,6 +96,9 @@ def error_text(error: object) -> str:
 
 def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
     """Return the events of one message of the first generation: ``info`` is its data, ``parts`` its parts in order."""
+    info = message_info(info)
+    if "parts" in info:
+        parts, info = parts or records_of(info["parts"]), rest(info, "parts") or {}
     id = as_text(info.get("id")) or None
     place: dict[str, Any] = {
         "message": id,
@@ -109,6 +113,27 @@ def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
     events = [event for part in parts for event in _part_events(part, info, place, billed)]
     # The opaque event holds the members of the message that no part has.
     return [opaque("message", info, **place, usage=billed["usage"]), *events]
+
+
+def message_info(info: Record) -> Record:
+    """Return the data of a message of the first generation as versions since 0.2 have it: 0.1 has it in ``metadata``.
+    Versions before 0.3 have its parts in it."""
+    metadata = record_of(info.get("metadata"))
+    if "parts" not in info or not metadata:
+        return info
+    named = {name: metadata[name] for name in ("time", "error", "sessionID") if name in metadata}
+    return {**info, **record_of(metadata.get("assistant")), **named}
+
+
+def _invocation(found: Record, info: Record) -> Record:
+    """Return the call of a message of version 0.1 as the part that later versions write."""
+    call, result = as_text(found.get("toolCallId")), found.get("result")
+    known = record_of(record_of(record_of(info.get("metadata")).get("tool")).get(call))
+    status = "pending" if found.get("state") != "result" else "error" if known.get("error") else "completed"
+    output = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    ended = {} if status == "pending" else {**known, "error" if status == "error" else "output": output}
+    state = {**ended, "status": status, "input": found.get("args")}
+    return {"type": "tool", "callID": call, "tool": found.get("toolName"), "state": state}
 
 
 def _is_finished(info: Record) -> bool:
@@ -161,11 +186,16 @@ def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict
         case "reasoning":
             return [typed.ThinkingEvent(text=text, meta=meta, **billed, **common)]
         case "file":
-            mime, name = as_text(part.get("mime")), as_text(part.get("filename")) or None
+            mime, name = (
+                as_text(part.get("mime")) or as_text(part.get("mediaType")),
+                as_text(part.get("filename")) or None,
+            )
             file = attachment_of(mime or "application/octet-stream", part.get("url"), name)
             return [typed.PromptEvent(attachments=(file,), meta=rest(part, *_PART, "url"), **common)]
         case "tool":
             return _tool(part, common, billed)
+        case "tool-invocation":
+            return _tool(_invocation(record_of(part.get("toolInvocation")), info), common, billed)
         case kind:
             usage = billed["usage"] if kind == "step-finish" and not info.get("tokens") else None
             return [typed.OpaqueEvent(kind=as_text(kind) or "untyped", data=dict(part), usage=usage, **common)]

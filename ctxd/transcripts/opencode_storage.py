@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from ctxd.transcripts.opencode import message_info
 from ctxd.transcripts.record_decoding import DAMAGED, Line, Record, as_text, decoded, number_of, record_of, records_of
 from ctxd.transcripts.source_lines import open_source
 from ctxd.transcripts.transcript_files import Skipped, source_reason
@@ -295,7 +296,7 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession | Skipped]:
     oldest_first = sorted((each for each, _ in found if not each.parent), key=lambda each: (each.created or 0, each.id))
     forks = _origins(
         ((each.id, each.created, each.workdir, begun[each.id]) for each in oldest_first),
-        lambda id: sorted(filter(None, (created_at(_document(each)) for each in _messages(storage, files[id])))),
+        lambda id: sorted(filter(None, (created_at(_message(each)) for each in _messages(storage, files[id])))),
     )
     for session, _ in found:
         yield session._replace(copied_from=forks.get(session.id, ""))
@@ -310,13 +311,13 @@ def _folder_session(storage: Path, file: Path, *, is_first: bool) -> tuple[Store
     stamp = [len(messages), len(parts), changed]
     directory = as_text(row.get("directory"))
     if is_first:
-        paths = (record_of(_document(each).get("path")) for each in messages)
+        paths = (record_of(_message(each).get("path")) for each in messages)
         directory = next((as_text(path.get("cwd")) for path in paths if path.get("cwd")), "")
     session = StoredSession(
         file.stem, as_text(row.get("parentID")), directory, " ".join(map(str, stamp)),
         lambda: _folder_records(storage, file), created=created_at(row),
     )  # fmt: skip
-    return session, created_at(_document(messages[0])) if messages else None
+    return session, created_at(_message(messages[0])) if messages else None
 
 
 def _messages(storage: Path, session: Path) -> list[Path]:
@@ -338,7 +339,7 @@ def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
     messages = [(path, _document(path)) for path in _messages(storage, file)]
 
     def created(found: tuple[Path, Record]) -> tuple[int, str]:
-        return number_of(record_of(found[1].get("time")).get("created")) or 0, found[0].stem
+        return created_at(message_info(found[1])) or 0, found[0].stem
 
     for path, info in sorted(messages, key=created):
         yield {
@@ -346,6 +347,10 @@ def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
             "parts": [{**_document(part), "id": part.stem} for part in _parts(storage, file, path)],
         }
     yield from _state(row)
+
+
+def _message(path: Path) -> Record:
+    return message_info(_document(path))
 
 
 def _document(path: Path) -> Record:

@@ -1,15 +1,17 @@
 """IMP: messages of opencode in forms that only some commands or versions write."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import PromptEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import PromptEvent, ToolCallEvent, ToolResultEvent, Usage
 from tests.client.running import Running
-from tests.spec.imported_contexts import narrative
-from tests.spec.test_import import commits, here, imported, text
+from tests.spec.imported_contexts import narrative, spent
+from tests.spec.test_import import Record, commits, here, imported, text
 from tests.spec.test_import_opencode import Opencode
 
 SUBTASK = {
@@ -73,3 +75,68 @@ def test_files_of_opencode_without_a_conversation_are_not_listed(daemon: Running
     found = imported(daemon, "opencode", tmp_path)
     assert found["sessions"] == [here("opencode", session)]
     assert [Path(each["path"]).name for each in found["skipped"]] == ["other.json"]
+
+
+def _first(text: str, *, failed: bool) -> tuple[Record, Record]:
+    """The prompt and the response of a session of version 0.1."""
+    invocation = {"state": "result", "step": 0, "toolCallId": "c1", "toolName": "bash", "args": {"command": "ls"}}
+    tool = {"c1": {"title": "ls", "time": {"start": 2000, "end": 3000}, **({"error": True} if failed else {})}}
+    assistant = {"modelID": "m", "path": {"cwd": "/srv/app"}, "tokens": {"input": 10, "output": 20}}
+    parts = [
+        {"type": "tool-invocation", "toolInvocation": {**invocation, "result": "p.py"}},
+        {"type": "text", "text": "Done."},
+    ]
+    prompt = {
+        "role": "user",
+        "metadata": {"time": {"created": 1000}, "tool": {}},
+        "parts": [{"type": "text", "text": text}],
+    }
+    return prompt, {
+        "role": "assistant", "parts": parts,
+        "metadata": {"time": {"created": 2000, "completed": 4000}, "tool": tool, "assistant": assistant},
+    }  # fmt: skip
+
+
+def _second(text: str, *, failed: bool) -> tuple[Record, Record]:
+    """The same of version 0.2."""
+    state = {"status": "error", "error": "p.py"} if failed else {"status": "completed", "output": "p.py"}
+    parts = [
+        {"type": "tool", "id": "c1", "tool": "bash", "state": {"input": {"command": "ls"}, **state}},
+        {"type": "text", "text": "Done."},
+    ]
+    return (
+        {"role": "user", "time": {"created": 1000}, "parts": [{"type": "text", "text": text}]},
+        {
+            "role": "assistant", "time": {"created": 2000}, "modelID": "m", "path": {"cwd": "/srv/app"},
+            "tokens": {"input": 10, "output": 20}, "parts": parts,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.requirement("IMP-16")
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize("version", [_first, _second])
+def test_a_message_with_its_parts_in_it_has_them_in_the_conversation(
+    daemon: Running, client: SyncClient, tmp_path: Path, version: Callable[..., tuple[Record, Record]], failed: bool
+) -> None:
+    native = f"ses_{uuid4().hex[:20]}"
+    storage = tmp_path / "project/srv-app/storage"
+    folder = storage / "session/message" / native
+    folder.mkdir(parents=True)
+    (storage / "session/info").mkdir()
+    (storage / "session/info" / f"{native}.json").write_text(json.dumps({"time": {"created": 1000, "updated": 4000}}))
+    for number, message in enumerate(version("Fix it.", failed=failed)):
+        (folder / f"msg_{number}.json").write_text(json.dumps(message))
+    found = imported(daemon, "opencode", tmp_path)
+    assert {name: found["events"][name] for name in ("prompt", "tool_call", "tool_result", "response")} == {
+        "prompt": 1, "tool_call": 1, "tool_result": 1, "response": 1,
+    }  # fmt: skip
+    id = here("opencode", native)
+    (row,) = (each for each in client.session_list(limit=1000).sessions if each.session == id)
+    assert (row.title, row.created_at, row.updated_at) == ("Fix it.", 1000, 2000)
+    assert row.project is not None and row.project.directory == "/srv/app"
+    told = narrative(client, id)
+    assert [told.count(text) for text in ("Fix it.", "p.py", "Done.")] == [1, 1, 1]
+    assert ("Tool failed" in told) == failed
+    assert spent(client, id) == Usage(input=10, output=20)
+    assert imported(daemon, "opencode", tmp_path)["commits"] == 0
