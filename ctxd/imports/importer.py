@@ -438,23 +438,22 @@ class TranscriptImport:
 
     def _imported_delta(self, planned: PlannedSource, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
         now = self._clock.wall_ms()
-        # Lines without a time, or with one in the future, get the time of the file's last change.
-        times = (delta.at, self._changed_at(planned))
-        valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
         state = planned.done.state
-        if valid_time is not None and delta.at is None:
-            state.undated = max(state.undated, valid_time)
-        elif valid_time is not None:
-            valid_time = max(valid_time, state.undated)
-        if (end := self._conversation_end(planned, delta)) is not None and valid_time is not None:
+        if delta.at is not None and 0 <= delta.at < now:
+            valid_time = max(delta.at, state.undated)
+        else:
+            # Lines without a time, or with an impossible one, get the time of the file's last change.
+            changed = self._changed_at(planned)
+            state.undated = valid_time = max(state.undated, now if changed is None else changed)
+        if (end := self._conversation_end(planned, delta)) is not None:
             # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
             # continues. In a watch, the conversation is still under way and continues after its sub-agents.
-            valid_time = min(valid_time, end - 1)
+            valid_time = max(0, min(valid_time, end - 1))
         if (existing := planned.plan.existing) is not None and is_newest:
             # Newer than the commits of the hooks, so that the session continues from it.
-            valid_time = None if valid_time is None else max(existing.before, valid_time)
+            valid_time = max(existing.before, valid_time)
         elif existing is not None and not delta.is_continued:
-            valid_time = min(existing.before - 1, now if valid_time is None else valid_time)
+            valid_time = min(existing.before - 1, valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         return ImportedDelta(
             size=size,
