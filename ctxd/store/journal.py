@@ -152,8 +152,8 @@ def rewritten_name(seq: int) -> str:
 
 
 def rewriting(connection: sqlite_file.Connection) -> Callable[[int], Rewritten | None]:
-    """Return a function from a row's sequence to how a purge rewrote it, read from the purge's record, or None. It keeps
-    the last few records, as one may be long and is needed for each of its rows."""
+    """Return a function from a row's sequence to how a purge rewrote it, or None, from the purge's record. The last
+    few records are kept, as one may be long and is needed for each of its rows."""
 
     @lru_cache(maxsize=_RECORDS_KEPT)
     def record(at: int) -> dict[int, Rewritten]:
