@@ -405,7 +405,8 @@ class WriteAheadLog:
             self._notify_copied()
 
     def _note(self, connection: Connection, name: str, pages: int) -> int:
-        if pages < self._copied:
+        # Every commit adds pages to the log.
+        if pages <= self._copied:
             # The log restarted.
             self._copied = 0
         self._pages = pages

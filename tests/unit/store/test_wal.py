@@ -111,6 +111,15 @@ def test_a_long_log_begins_again_once_it_was_copied(writer):
     assert writer.connection.execute("SELECT count(*) FROM rows").fetchone() == (1000,)
 
 
+def test_a_log_that_restarted_with_as_many_pages_as_before_is_not_copied_yet(writer):
+    writer.write(1)
+    for n in range(3):
+        writer.connection.execute("UPDATE rows SET row=?", (bytes([n]) * len(ROW),)).fetchall()
+        assert not writer.log.is_copied
+        writer.log.copy(truncate=True)
+        assert writer.log.is_copied and writer.log.size == 0
+
+
 def test_the_writer_waits_for_a_copy_that_falls_far_behind(writer, copies):
     writer.write(12)
     writer.log.shorten()
