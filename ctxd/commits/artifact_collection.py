@@ -75,6 +75,7 @@ class ArtifactCollection:
         self.removing = anyio.Lock()
         """Held from the choice of the artifacts that a transaction removes to its end, and by a put or a tag while it
         checks for an existing artifact."""
+        self._tagged_since: set[str] = set()
         self._used_last_ms: dict[str, int] = {}
         self._uses_to_keep: dict[str, int] = {}
 
@@ -117,6 +118,11 @@ class ArtifactCollection:
         """Record that the artifact ``ref`` is used now."""
         self._used_last_ms[ref] = self._uses_to_keep[ref] = self._clock.wall_ms()
 
+    def note_tagged(self, ref: str) -> None:
+        """Keep the artifact ``ref``, which is about to get a tag, from the collection that is under way; requires
+        ``removing``."""
+        self._tagged_since.add(ref)
+
     async def collect(self, principal: str, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
         """Remove artifacts that no version, tag or pin refers to and that were not used recently.
 
@@ -127,6 +133,7 @@ class ArtifactCollection:
         async with self._collecting:
             await self._remove_stale()
             now = self._clock.wall_ms()
+            self._tagged_since.clear()
             tagged = set((await tags(self._store)).values())
             total, candidates = 0, list[Stored]()
             async for stored in entities(self._store, ARTIFACT):
@@ -170,11 +177,11 @@ class ArtifactCollection:
         removed: list[str] = []
         for first in range(0, len(refs), _REMOVED_AT_ONCE):
             async with self.removing:
-                # Skip those that were read or put again since they were chosen.
+                # Skip those that were read, put again or tagged since they were chosen.
                 batch = [
                     ref
                     for ref in refs[first : first + _REMOVED_AT_ONCE]
-                    if self._used_last_ms.get(ref, 0) <= unused_since_ms
+                    if self._used_last_ms.get(ref, 0) <= unused_since_ms and ref not in self._tagged_since
                 ]
                 asked = PurgeRequest(tuple(ARTIFACT + ref for ref in batch), str, unreferenced=True)
                 if batch:

@@ -356,6 +356,7 @@ class Artifacts:
             return result, None
         if held is None:
             return result, self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
+        self.collection.note_tagged(held.ref)
         # Content that is not a put artifact yet becomes one, so that the tag keeps it.
         puts = () if known is not None else (_artifact_document(held, "default", None),)
         return result, self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))

@@ -140,14 +140,12 @@ def apply(
 
 
 def _unreferenced(versions: SqliteBackend, ids: Iterable[str]) -> tuple[str, ...]:
-    """The artifacts among ``ids`` that are not pinned and not tagged, and whose bytes no other version has."""
-    tagged = {_payload(version).get("artifact") for version in versions.scan(ARTIFACT_TAG) if version.body is not None}
+    """The artifacts among ``ids`` that are not pinned, and whose bytes no other version has."""
     return tuple(
         version.id
         for version in versions.as_of(tuple(ids))
         if version.content is not None
         and _payload(version).get("policy") != "pin"
-        and version.content.hex() not in tagged
         and all(other.id == version.id for other in versions.with_content((version.content,)))
     )
 

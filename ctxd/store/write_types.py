@@ -25,10 +25,10 @@ class PurgeRequest:
     entities ``within`` (entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits).
     ``keyed`` returns the keyed hash that replaces a source hash, so that the same bytes are still recognised.
     ``sharing`` returns the replacement of another entity's version that has the same text and cannot do without one;
-    None to purge that too. ``unreferenced``: ``ids`` are artifacts; only those that nothing refers to at commit time
-    are purged. ``reclaimed``: a removed session whose space the purge frees. Secrecy is not its purpose: objects that
-    another session knows stay, and so do texts that other entities have. ``done``: the result, once durable; None if
-    the purge failed."""
+    None to purge that too. ``unreferenced``: ``ids`` are artifacts without tags; only those that no pin and no other
+    version refers to at commit time are purged. ``reclaimed``: a removed session whose space the purge frees. Secrecy
+    is not its purpose: objects that another session knows stay, and so do texts that other entities have. ``done``: the
+    result, once durable; None if the purge failed."""
 
     __slots__ = ("done", "ids", "keyed", "messages", "reclaimed", "restate", "sharing", "unreferenced", "within")
 

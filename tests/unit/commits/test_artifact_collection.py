@@ -135,6 +135,33 @@ async def test_an_artifact_tagged_during_a_collection_is_kept(tmp_path: Path, mo
         assert found.data == b"old"
 
 
+@pytest.mark.requirement("ART-8")
+async def test_an_artifact_tagged_after_a_collection_has_read_the_tags_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the transaction that removes the others read any tag: every write waits for it."""
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        kept, old = await put(artifacts, b"kept"), await put(artifacts, b"old")
+        clock.wall += 2 * HOUR
+        referring = store.referring
+
+        async def late(ref: str) -> Any:
+            if ref == kept:
+                accepted = await artifacts.tag(wire.ArtifactTagParams(tag="t", artifact=ref), call)
+                assert accepted.pending is not None
+                await accepted.pending.wait()
+                await artifacts.tag(wire.ArtifactTagParams(tag="u", artifact=ref), call)
+            return await referring(ref)
+
+        call = WriteRequest("artifact.tag", "p")
+        monkeypatch.setattr(store, "referring", late)
+        monkeypatch.setattr(store._journal_writer._versions, "scan", None)
+        assert await collected(artifacts) == [old]
+        assert await collected(artifacts) == []
+
+
 @pytest.mark.requirement("ART-6")
 async def test_abandoned_uploads_are_removed_after_a_start(tmp_path: Path) -> None:
     clock = SteppingClock(10 * KEPT_MS)
