@@ -1574,8 +1574,8 @@ class ClientMethods(ABC):
         """Find the newest commit of a principal or of a session at a moment.
 
         ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
-        ``session`` and ``template``: only their commits. A session without commits at that instant has the commit that
-        it began with. ``turn``: only commits without content after this turn of ``session``. ``assembly``: only commits
+        ``session`` and ``template``: only their commits. A session without such commits has those of the chain that it
+        began with. ``turn``: only commits without content after this turn of ``session``. ``assembly``: only commits
         that precede this assembly of ``session`` in the journal, whatever their times.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found, assembly_not_found).

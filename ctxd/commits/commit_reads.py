@@ -291,8 +291,7 @@ class CommitReads:
         else:
             found = await self.store.read_index(partial(commit_index.newest, wanted=wanted))
         if found is None and params.session is not None:
-            first = await self.first(params.session)
-            found = first if first is not None and _is_wanted(read_fields(first), wanted) else None
+            found = await self._inherited_at(viewer, params.session, wanted)
         if found is not None and params.session is not None and params.turn is not None:
             found = await self._up_to_turn(params.session, params.turn, found)
         if found is None:
@@ -301,6 +300,22 @@ class CommitReads:
         if not seen:
             raise _no_commit(commit_id(found.document.id))
         return wire.CommitResolveResult(commit=shown(seen[found.document.id], confined=viewer.is_confined))
+
+    async def _inherited_at(self, viewer: CommitViewer, session: str, wanted: CommitFilter) -> Stored | None:
+        """The newest commit that ``session`` continues, or one of its ancestors, that matches ``wanted`` and that
+        ``viewer`` may read; None without one. Raises: those of the store."""
+        first = await self.first(session)
+        if first is None:
+            return None
+        ids = await self.store.read_index(partial(commit_index.chain, tip=first.document.id))
+        for some in batched(ids, _HEADS_AT_ONCE):
+            seen = await self.visible(viewer, await self.store.heads(some))
+            for id in some:
+                if id not in seen:
+                    return None
+                if _is_wanted(read_fields(seen[id]), wanted):
+                    return seen[id]
+        return None
 
     async def _before_assembly(self, session: str, number: int, wanted: CommitFilter) -> Stored | None:
         """The newest commit of ``session`` that matches ``wanted`` and was made before the assembly ``number``; None

@@ -1,4 +1,4 @@
-"""Context commits: chains, listings, instants, and the contexts that they materialise to."""
+"""Context commits: chains, listings, and the contexts that they materialise to."""
 
 import json
 from base64 import b64decode, b64encode
@@ -244,36 +244,6 @@ def test_a_tag_is_on_one_commit_and_moves_if_it_is_where_it_is_expected(client: 
     assert client.commit_tag(two.commit, "good", remove=True).commit.tags == ()
     assert client.commit_list(session=s.id, tag="good").commits == ()
     assert client.commit_show(other.commit).commit.tags == ("good",)
-
-
-@pytest.mark.requirement("CMT-10")
-def test_an_instant_resolves_to_the_newest_commit_at_or_before_it(kept: Running) -> None:
-    noon = 1_767_268_800_000  # 2026-01-01T12:00:00Z
-    with connect_sync(kept.socket) as client:
-        times = {"early": noon - 60_000, "noon": noon, "twin": noon, "late": noon + 1_500}
-        made = {text: commit(client, text, valid_time=at, template=text[0]) for text, at in times.items()}
-    kept.kill()
-    kept.start()
-    with connect_sync(kept.socket) as client:
-
-        def at(text: str, **wanted: Any) -> str | None:
-            found = client.commit_resolve(at=text, **wanted).commit
-            return None if found is None else found.commit
-
-        assert at("2026-01-01T12:00:00Z") == made["twin"].commit
-        assert at("2026-01-01T13:00:00+01:00") == made["twin"].commit
-        assert at("2026-01-01T12:00:01.499Z") == made["twin"].commit
-        assert at("2026-01-01T12:00:01.500Z") == made["late"].commit
-        assert at("2026-01-01T11:59:59.999999Z") == made["early"].commit
-        assert at("2026-01-01T13:00:00+02:00") is None
-        assert at("2026-01-01T12:00:00Z", template="n") == made["noon"].commit
-        assert at("2026-01-01T12:00:00Z", principal="nobody") is None
-        newest = client.commit_resolve().commit
-        assert newest is not None
-        assert newest.commit == made["late"].commit
-        for text in ("garbage", "2026-01-01T12:00:00", "2026-01-01", "-1", "9999-99-99T00:00:00Z"):
-            with refused("invalid_params"):
-                at(text)
 
 
 @pytest.mark.requirement("CMT-11")

@@ -269,7 +269,7 @@ class CommitResolveParams(Params, frozen=True, kw_only=True):
     """A principal, and an instant, by default now.
 
     ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``. ``session``
-    and ``template``: only their commits. A session without commits at that instant has the commit that it began with.
+    and ``template``: only their commits. A session without such commits has those of the chain that it began with.
     ``turn``: only commits without content after this turn of ``session``. ``assembly``: only commits that precede this
     assembly of ``session`` in the journal, whatever their times.
     """
