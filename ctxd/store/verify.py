@@ -349,7 +349,8 @@ class _Verification:
         if {name: int.from_bytes(value, "big") for name, value in names} != recorded:
             self._report.note("damage", "the rows that purges rewrote differ from those on record")
         if is_unfinished(self._connection):
-            self._report.note("warning", "a purge is incomplete: start the daemon to complete it")
+            message = "a purge is incomplete: state.db-wal may hold its text, also compressed, where --absent misses it"
+            self._report.note("warning", f"{message}; start the daemon to complete the purge")
         return found
 
     def _fold(self, row: journal.Row) -> None:

@@ -275,6 +275,7 @@ async def test_a_reader_of_an_old_snapshot_delays_the_purge_but_no_write(tmp_pat
         with anyio.fail_after(sqlite_file.BUSY_MS / 2000):
             await store.submit(asked("target", "twin")).wait()
             assert "state.db-wal" in await store.purge_residue()
+            assert "state.db-wal may hold its text" in report_of(root).problems[0].message
             await store.submit(write(document("more", "text", tool="bash"))).wait()
         reader.execute("COMMIT")
         reader.close()
