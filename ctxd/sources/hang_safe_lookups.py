@@ -49,6 +49,7 @@ class Lookups:
         self._runs: list[_Run[Any]] = []
         self._ended: anyio.Event | None = None
         self._mount_points: frozenset[str] = frozenset()
+        self._filesystems: dict[int, str] = {}
         self._mount_text = ""
         self._known_until = 0.0
 
@@ -176,14 +177,34 @@ class Lookups:
     @property
     def mount_points(self) -> frozenset[str]:
         """The mount points, including single files; empty if the system does not list them."""
-        now = self._clock.monotonic()
-        if now >= self._known_until:
-            text = _text_of(self._mountinfo)
-            if text != self._mount_text:
-                self._mount_points = frozenset(mounted.mount_point for mounted in mounts_in(text))
-                self._mount_text = text
-            self._known_until = now + MOUNTS_KNOWN_S
+        self._read_table()
         return self._mount_points
+
+    def filesystem_of(self, device: int) -> str:
+        """The type of the filesystem on ``device``; empty if the system does not list it. May be used on any thread.
+
+        The system gives the number of a device to another one after an unmount, so it is looked up each time.
+        """
+        self._read_table()
+        if device not in self._filesystems:
+            self._read_table(at_once=True)
+        if self._mount_text:
+            # Subvolumes have devices that are in no table.
+            self._filesystems.setdefault(device, "")
+        return self._filesystems.get(device, "")
+
+    def _read_table(self, *, at_once: bool = False) -> None:
+        """Read the mount table, unless it was read ``MOUNTS_KNOWN_S`` ago; ``at_once``: in any case."""
+        now = self._clock.monotonic()
+        if now < self._known_until and not at_once:
+            return
+        text = _text_of(self._mountinfo)
+        if text != self._mount_text:
+            mounts = mounts_in(text)
+            self._filesystems = {mounted.device: mounted.filesystem for mounted in mounts}
+            self._mount_points = frozenset(mounted.mount_point for mounted in mounts)
+            self._mount_text = text
+        self._known_until = now + MOUNTS_KNOWN_S
 
 
 class _Run(Generic[T]):

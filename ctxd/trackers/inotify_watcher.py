@@ -56,7 +56,7 @@ class InotifyWatcher:
 
     def __init__(self, lookups: Lookups, confinement: Confinement, *, filesystems: Filesystems | None = None) -> None:
         self._confinement = confinement
-        self._filesystems = filesystems or Filesystems()
+        self._filesystems = filesystems or Filesystems(lookups)
         self._inotify: Inotify | None = None
         self._opened = anyio.Event()
         self._kept: dict[int, _Kept] = {}

@@ -61,7 +61,7 @@ class PollingWatcher:
         self._interval_s = interval_s
         self._seen: dict[str, _Seen] = {}
         self._some = anyio.Event()
-        self._filesystems = filesystems or Filesystems()
+        self._filesystems = filesystems or Filesystems(lookups)
         self._lookups = lookups
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

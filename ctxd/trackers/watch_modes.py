@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ctxd.clock import Clock
-from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.sources.hang_safe_lookups import Lookups, inside
 from ctxd.trackers.tracked_files import TIMED_OUT, Mode, TrackedFiles
 from ctxd.trackers.watcher_interface import Report, Watcher, WatchRefused
@@ -67,11 +66,10 @@ def timeout_refusal() -> WatchRefused:
 
 
 class Filesystems:
-    """Types of filesystems by device number. Rereads the mount table for a device that it does not know."""
+    """Conditions of filesystems on watches, by device number. May be used on any thread."""
 
-    def __init__(self, mountinfo: str = OWN_MOUNTS) -> None:
-        self._mountinfo = mountinfo
-        self._kinds: dict[int, str] = {}
+    def __init__(self, lookups: Lookups) -> None:
+        self._kind = lookups.filesystem_of
 
     def remote(self, device: int) -> str | None:
         """The type of the filesystem on ``device`` if changes made elsewhere are not reported here, else `None`."""
@@ -98,14 +96,6 @@ class Filesystems:
         if kind not in _READ_SIDE_EFFECTS:
             return None
         return WatchRefused("side_effects", f"reading files of {kind} may change them")
-
-    def _kind(self, device: int) -> str:
-        if device not in self._kinds:
-            read = {mounted.device: mounted.filesystem for mounted in mounts_now(self._mountinfo)}
-            if not read:
-                return ""  # The mount table could not be read: the next call tries again.
-            self._kinds = {device: "", **self._kinds, **read}
-        return self._kinds[device]
 
 
 MOVED: Final = "it was moved or replaced"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.sources import hang_safe_lookups
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.trackers.tracker import entry_of
@@ -45,7 +46,7 @@ def test_beyond_the_kernel_s_limit_directories_are_looked_at_and_watched_once_th
 def test_remote_filesystems_are_distinguished_from_local_ones(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTINFO)
-    filesystems = Filesystems(str(table))
+    filesystems = Filesystems(Lookups(SystemClock(), mountinfo=str(table)))
     assert filesystems.remote(os.makedev(0, 44)) == "nfs4"
     assert filesystems.remote(os.makedev(0, 45)) == "fuse.sshfs"
     for near in (os.makedev(254, 0), os.makedev(0, 46), os.makedev(9, 9)):
@@ -54,10 +55,23 @@ def test_remote_filesystems_are_distinguished_from_local_ones(tmp_path: Path) ->
     assert filesystems.remote(os.makedev(0, 50)) == "cifs", "a mount that came later is found"
 
 
+@pytest.mark.requirement("TRK-4", "TRK-10")
+def test_the_number_of_an_unmounted_device_is_looked_up_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_safe_lookups, "MOUNTS_KNOWN_S", 0.0)
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTINFO + "40 22 0:50 / /mnt/new rw - tmpfs tmpfs rw\n")
+    filesystems = Filesystems(Lookups(SystemClock(), mountinfo=str(table)))
+    assert filesystems.remote(os.makedev(0, 50)) is None
+    table.write_text(MOUNTINFO + "41 22 0:50 / /mnt/new rw - fuse.sshfs host:/ rw\n")
+    assert filesystems.remote(os.makedev(0, 50)) == "fuse.sshfs"
+
+
 @pytest.mark.requirement("TRK-4")
 def test_an_unknown_filesystem_is_looked_up_again(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
-    filesystems = Filesystems(str(table))
+    filesystems = Filesystems(Lookups(SystemClock(), mountinfo=str(table)))
     assert filesystems.remote(os.makedev(0, 44)) is None
     table.write_text(MOUNTINFO)
     assert filesystems.remote(os.makedev(0, 44)) == "nfs4"

@@ -32,7 +32,7 @@ MOUNTINFO = """\
 def test_silent_filesystems_are_distinguished_from_reporting_ones(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTINFO)
-    filesystems = Filesystems(str(table))
+    filesystems = Filesystems(Lookups(SystemClock(), mountinfo=str(table)))
     causes = {number: filesystems.refused(os.makedev(0, number)) for number in range(60, 65)}
     assert {number: refused and refused.cause for number, refused in causes.items()} == {
         60: "remote", 61: "remote", 62: None, 63: "remote", 64: "side_effects"
