@@ -88,7 +88,7 @@ class ProjectLookup:
         the repository's root. Cancel: safe.
         """
         # A hanging file system occupies its thread. If all threads hang, do not wait for one.
-        if sum(run.is_late for run in self._running) < _THREADS:
+        if sum(run.is_late for run in tuple(self._running)) < _THREADS:
             run = _Lookup()
             with suppress(NoThread), anyio.move_on_after(LOOKUP_S):
                 return await self._lane.run(self._in_thread, run, directory, in_sandbox, package, abandon=True)
@@ -113,6 +113,8 @@ class ProjectLookup:
             return plain
         plain = Project(directory=real)
         top = _working_tree(real, may_be_linked=not in_sandbox)
+        if in_sandbox and top is not None and _has_parts_elsewhere(f"{top.rstrip('/')}/.git"):
+            return plain
         repository = None if top is None else self._repository(top)
         if top is None or repository is None:
             return plain
@@ -206,6 +208,22 @@ def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
             if stat.S_ISDIR(found.st_mode) or (may_be_linked and stat.S_ISREG(found.st_mode)):
                 return top or "/"
     return None
+
+
+def _has_parts_elsewhere(folder: str) -> bool:
+    """True if the repository ``folder`` refers to another directory of objects, references or configuration."""
+    if any(os.path.lexists(f"{folder}/{name}") for name in ("commondir", "objects/info/alternates")):
+        return True
+    try:
+        for part in ("", "objects", "objects/info", "objects/pack", "refs", "refs/heads"):
+            with os.scandir(f"{folder}/{part}") as entries:
+                if any(entry.is_symlink() for entry in entries):
+                    return True
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return True
+    return False
 
 
 def _package_at(project: Project) -> str:

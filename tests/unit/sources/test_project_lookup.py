@@ -1,6 +1,7 @@
 """Projects of directories, from real repositories of git."""
 
 import os
+import shutil
 import threading
 
 import anyio
@@ -222,6 +223,19 @@ async def test_a_repository_of_a_sandbox_is_followed_to_no_other_place(tmp_path)
     (box / ".git").unlink()
     (box / ".git").symlink_to(tmp_path / "secret" / ".git")
     assert await lookup.project_of(str(box), in_sandbox=True) == Project(directory=str(box))
+    (box / ".git").unlink()
+    secret, own = tmp_path / "secret" / ".git", box / ".git"
+    for name in ("commondir", "objects/info/alternates", "config", "objects/pack", "refs/heads"):
+        repository(box)
+        assert (await lookup.project_of(str(box), in_sandbox=True)).roots, "a repository of its own"
+        if name in ("commondir", "objects/info/alternates"):
+            (own / name).write_text(f"{secret}\n" if name == "commondir" else f"{secret}/objects\n")
+        else:
+            (own / name).rename(own / "before")
+            (own / name).symlink_to(secret / name)
+        assert await lookup.project_of(str(box), in_sandbox=True) == Project(directory=str(box)), name
+        shutil.rmtree(box)
+        box.mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     assert await lookup.project_of(f"{tmp_path}/link", in_sandbox=True) == Project(directory=f"{tmp_path}/link")
 
