@@ -8,6 +8,7 @@ socket and no connections; the file has the result of ``context.current``.
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +31,9 @@ from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.user_rights import User
 from ctxd.store.write_types import Pending, Write
+from ctxd.task_groups import task_group
 from ctxd.trackers.tracker import FILES_MAX
-from ctxd.worker_threads import Lane, in_thread
+from ctxd.worker_threads import Lane, NoThread, in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
@@ -96,6 +98,13 @@ class Lease:
         self.holder, self.ends = None, ends
 
 
+class _Limits(msgspec.Struct):
+    """The resolved paths of mounts, and the users of sandboxes by number."""
+
+    roots: dict[str, str]
+    users: dict[int, User]
+
+
 class Sandboxes:
     """The registered sandboxes. ``start`` before anything else, then ``run``."""
 
@@ -145,6 +154,7 @@ class Sandboxes:
         stored = await self._store.scan(registration.PREFIX)
         kept = [(registration.read(each), each.valid_time) for each in stored]
         ids = {one.id for one, _ in kept}
+        limits = await self._limits_of([one for one, _ in kept])
         await self._listeners.close_others(ids)
         await self._remove_strays(ids)
         for one, valid_time in kept:
@@ -152,7 +162,7 @@ class Sandboxes:
             self._admit(one, valid_time, first.tx)
             self._leases[one.id] = Lease.after_restart(one, self._clock)
             try:
-                await self._open(one)
+                await self._open(one, limits)
             except (OSError, StateDirError, CtxdError) as error:
                 self._log.error("sandbox.not_opened", sandbox=one.id, error=str(error))
 
@@ -174,7 +184,9 @@ class Sandboxes:
             self._wake = anyio.Event()
             now = self._clock.monotonic()
             for sandbox in [id for id, lease in self._leases.items() if lease.ends <= now]:
-                await self._expire(sandbox)
+                # It may have been renewed, or have ended, while another one ended.
+                if (lease := self._leases.get(sandbox)) is not None and lease.ends <= now:
+                    await self._expire(sandbox)
             delay = min((lease.ends for lease in self._leases.values()), default=math.inf) - self._clock.monotonic()
             with anyio.move_on_after(None if delay == math.inf else max(delay, 0.0)):
                 await self._wake.wait()
@@ -190,7 +202,7 @@ class Sandboxes:
         made = msgspec.structs.replace(wanted, mounts=await self._mounts(wanted, mounts))
         self._directories.require_room()
         try:
-            await self._open(made)
+            await self._open(made, await self._limits_of([made]))
             # No await from here to the registration: neither the mounts of sessions nor the principals change.
             self._require(made)
             self._require_mounts(made)
@@ -377,24 +389,60 @@ class Sandboxes:
 
     # --- sockets
 
-    async def _open(self, known: Registration) -> None:
+    async def _open(self, known: Registration, limits: _Limits) -> None:
         """Open the socket. Raises: OSError, StateDirError, CtxdError."""
         # The limits first: they apply to every read below the mounts, even if the socket cannot be opened.
-        await in_thread(self._limit, known)
+        self._limit(known, limits)
         await in_thread(self._directories.make, known.id)
         await self._checkpoints.load(known.sessions[0])
         self._write_context(known)
         await self._listeners.open(known, self._directories.socket(known.id))
         self._directories.grant_socket(known.id, known.uid)
 
-    def _limit(self, known: Registration) -> None:
-        """Limit reads below the mounts to files that the user of the sandbox may read. Blocks briefly."""
-        if known.uid is None or known.uid == os.geteuid():
+    def _limit(self, known: Registration, limits: _Limits) -> None:
+        """Limit reads below the mounts to files that the user of the sandbox may read.
+
+        Raises: CtxdError ``unsupported`` if the user's groups could not be looked up: without them, it has no limits.
+        """
+        if known.uid is None or not (named := self._limited(known)):
             return
+        if known.uid not in limits.users:
+            hint = "Repeat the call once the system answers: getent group."
+            raise CtxdError("unsupported", f"the system does not name the groups of user {known.uid}", hint=hint)
+        roots = {root.rstrip("/") for name in named for root in (name, limits.roots.get(name, name))}
+        self._confinement.limit(known.id, roots, limits.users[known.uid])
+
+    def _limited(self, known: Registration) -> list[str]:
+        """The mounts of the host below which reads are limited: none if the sandbox has the daemon's user."""
+        if known.uid is None or known.uid == os.geteuid():
+            return []
         host = (None, self._sessions.host_filesystem_id)
-        named = [normalise(mount.canonical_prefix) for mount in known.mounts if mount.filesystem_id in host]
-        roots = {root.rstrip("/") for name in named for root in (name, os.path.realpath(name))}
-        self._confinement.limit(known.id, roots, User.of(known.uid))
+        return [normalise(mount.canonical_prefix) for mount in known.mounts if mount.filesystem_id in host]
+
+    async def _limits_of(self, every: Sequence[Registration]) -> _Limits:
+        """Look up the mounts and users that limit ``every`` sandbox, as far as they are found within ``ROOTS_S``.
+
+        A mount may hang: its name is then limited as it is. Cancel: at once; hanging look-ups end later.
+        """
+        found = _Limits({}, {})
+
+        async def resolve(name: str) -> None:
+            with suppress(NoThread):
+                found.roots[name] = await self._checking.run(os.path.realpath, name, abandon=True)
+
+        async def look_up(uid: int) -> None:
+            with suppress(NoThread):
+                found.users[uid] = await self._checking.run(User.of, uid, abandon=True)
+
+        limited = [(one.uid, named) for one in every if one.uid is not None and (named := self._limited(one))]
+        with anyio.move_on_after(ROOTS_S):
+            async with task_group() as looking:
+                # The users first: a place in the lane may be taken by a mount that hangs.
+                for uid in {uid for uid, _ in limited}:
+                    looking.start_soon(look_up, uid)
+                for name in {name for _, named in limited for name in named}:
+                    looking.start_soon(resolve, name)
+        return found
 
     async def _end(self, sandbox: str) -> None:
         self._forget(sandbox)

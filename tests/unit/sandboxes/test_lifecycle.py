@@ -1,6 +1,7 @@
 """Registrations and their leases over a store, without sockets."""
 
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
+from ctxd.sandboxes import lifecycle
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.registration import Registration, new_id
 from ctxd.sandboxes.sandbox_directories import Directories
@@ -52,7 +54,7 @@ class Sockets:
 class Boxes:
     """Sandboxes over the store of ``made``. ``logged``: the events of the log."""
 
-    def __init__(self, made: World, root: Path) -> None:
+    def __init__(self, made: World, root: Path, confinement: Confinement | None = None) -> None:
         self.logged: list[str] = []
         self.sockets = Sockets()
         log: Any = SimpleNamespace(info=self._log, warning=self._log, error=self._log)
@@ -60,8 +62,8 @@ class Boxes:
         self.commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         listeners: Any = self.sockets
         self.sandboxes = Sandboxes(
-            made.sessions, SessionCheckpoints(made.sessions, self.commits), Confinement(), SystemClock(), listeners,
-            self.directories, log, not_mounted=(),
+            made.sessions, SessionCheckpoints(made.sessions, self.commits), confinement or Confinement(), SystemClock(),
+            listeners, self.directories, log, not_mounted=(),
         )  # fmt: skip
         self.calls = SandboxCalls(self.sandboxes, made.sessions, SystemClock())
         self._world = made
@@ -206,3 +208,104 @@ async def test_the_file_of_the_context_is_whole_if_the_system_writes_it_in_parts
             patched.setattr(os, "write", lambda file, data: write(file, bytes(data)[:7]))
             found.directories.write_context(box.id, found.sandboxes._contexts[box.id], None)
         assert file.read_bytes() == whole
+
+
+@pytest.mark.requirement("BOX-4")
+@pytest.mark.parametrize("by_time", [False, True], ids=["held", "renewed"])
+async def test_a_lease_that_is_renewed_while_another_sandbox_ends_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_time: bool
+) -> None:
+    closers: list[Callable[[], None]] = []
+    closing, go_on = anyio.Event(), anyio.Event()
+    async with boxes(tmp_path) as (_, found), anyio.create_task_group() as tasks:
+        settings = {"ttl_s": 100, "expires_at": 0} if by_time else {}
+        first, second = [await found.register(name, **settings) for name in ("a", "b")]
+        for box in (first, second):
+            found.sandboxes._leases[box.id].ends = 0.0
+
+        async def close(sandbox: str) -> None:
+            if sandbox == first.id:
+                closing.set()
+                await go_on.wait()
+
+        monkeypatch.setattr(found.sockets, "close", close)
+        await tasks.start(found.sandboxes.run)
+        await closing.wait()
+        renewed = found.sandboxes.renew(second.id, RENEW)
+        if renewed is None:
+            found.sandboxes.hold(second.id, 7, closers.append)
+        else:
+            await renewed.wait()
+        go_on.set()
+        await until(lambda: len(found.sandboxes.all()) == 1)
+        await anyio.wait_all_tasks_blocked()
+        assert [view.sandbox for view in found.sandboxes.all()] == [second.id]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("BOX-11")
+async def test_a_start_does_not_wait_for_mounts_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, uid = threading.Event(), 12345
+    hung = [tmp_path / name for name in ("one", "two", "three")]
+    async with world(tmp_path / "state") as made:
+        found = Boxes(made, tmp_path)
+        monkeypatch.setattr(Directories, "write_context", lambda *_: None)
+        monkeypatch.setattr(Directories, "grant_socket", lambda *_: None)
+        with closing(found.commits):
+            await found.sandboxes.start()
+            for place in hung:
+                place.mkdir()
+                mounts = [{"agent_prefix": "/w", "canonical_prefix": str(place)}]
+                await made.call("session.create", session=place.name, agent="a", filesystem_id="e" * 64, mounts=mounts)
+                box = Registration(
+                    id=new_id(),
+                    sessions=(place.name,),
+                    grants=(),
+                    principal=place.name,
+                    grace_s=30,
+                    created_at=0,
+                    uid=uid,
+                )
+                await (await found.sandboxes.register(box, None, RENEW)).wait()
+        real = os.path.realpath
+
+        def resolved(path: Any, **how: Any) -> Any:
+            if Path(path) in hung:
+                answers.wait(30)
+            return real(path, **how)
+
+        monkeypatch.setattr(os.path, "realpath", resolved)
+        monkeypatch.setattr(lifecycle, "ROOTS_S", 0.3)
+        confinement = Confinement()
+        again = Boxes(made, tmp_path, confinement)
+        try:
+            with closing(again.commits), anyio.fail_after(20):
+                await again.sandboxes.start()
+        finally:
+            answers.set()
+        assert "sandbox.not_opened" not in again.logged
+        for place in hung:
+            assert {user.uid for user in confinement._users_of(f"{place}/file")} == {uid}
+
+
+@pytest.mark.requirement("BOX-11")
+async def test_a_sandbox_whose_user_is_not_looked_up_in_time_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def look_up(uid: int) -> Any:
+        answers.wait(30)
+
+    async with boxes(tmp_path) as (made, found):
+        mounts = [{"agent_prefix": "/w", "canonical_prefix": str(tmp_path)}]
+        await made.call("session.create", session="s", agent="a", filesystem_id="e" * 64, mounts=mounts)
+        box = Registration(id=new_id(), sessions=("s",), grants=(), principal="s", grace_s=30, created_at=0, uid=12345)
+        monkeypatch.setattr(lifecycle, "ROOTS_S", 0.1)
+        monkeypatch.setattr(lifecycle, "User", SimpleNamespace(of=look_up))
+        try:
+            with pytest.raises(CtxdError, match="groups of user 12345") as refused:
+                await found.sandboxes.register(box, tuple(made.sessions.catalog.settings("s").mounts), RENEW)
+        finally:
+            answers.set()
+        assert refused.value.code == "unsupported" and found.sandboxes.all() == []
