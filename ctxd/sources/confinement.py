@@ -15,7 +15,7 @@ from typing import Final
 
 from ctxd.mounts.mapping import ancestors
 from ctxd.sources.open_beneath import View, open_in_view, resolve_in_view
-from ctxd.sources.user_rights import User, require
+from ctxd.sources.user_rights import SEARCH, User, require
 
 VIEWS_MAX: Final = 16
 """Maximum number of views of one directory in which a symlink is resolved. If sandboxes with more different mounts
@@ -94,7 +94,13 @@ class Confinement:
         Raises: OSError, EXDEV if it leads out; ValueError.
         """
         if "\0" in path or not self.holds(path):
-            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                self.require(path, place)
+            except BaseException:
+                os.close(place)
+                raise
+            return place
         # Each sandbox that shares the directory must find the same file. One that finds none may have planted the link,
         # to be shown another sandbox's file.
         found: int | None = None
@@ -115,6 +121,11 @@ class Confinement:
         if found is None:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
         return found
+
+    def require(self, path: str, place: int, *, directory: int = SEARCH) -> None:
+        """Refuse ``place``, opened at ``path``, unless every user limited there has the rights. Raises: OSError."""
+        for user in self._users_of(path):
+            require(user, place, directory=directory)
 
     def resolved(self, path: str) -> str | None:
         """``path`` without symlinks, as resolved by every sandbox that sees it; `None` if it is not confined.

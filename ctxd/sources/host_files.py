@@ -37,6 +37,7 @@ from ctxd.sources.source_interface import (
     decoded_text,
     fingerprint_of,
 )
+from ctxd.sources.user_rights import READ
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
 
@@ -243,6 +244,7 @@ class HostFiles:
                 found = os.fstat(place)
                 if not stat.S_ISDIR(found.st_mode):
                     return _special(found) or Regular(self._stamp(found))
+                self.confinement.require(path, place, directory=READ)
                 directory = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS | os.O_DIRECTORY)
             finally:
                 os.close(place)

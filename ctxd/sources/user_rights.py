@@ -56,14 +56,14 @@ class User(msgspec.Struct, frozen=True):
         return cls(uid, frozenset({account.pw_gid, *named}))
 
 
-def require(user: User, place: int) -> None:
-    """Refuse ``place``, a descriptor, unless ``user`` may read that file or search that directory.
+def require(user: User, place: int, *, directory: int = SEARCH) -> None:
+    """Refuse ``place``, a descriptor, unless ``user`` may read that file, or has the right ``directory`` to that one.
 
     Raises: PermissionError, OSError; ValueError for an access control list of an unknown form.
     """
     found = os.fstat(place)
     if stat.S_ISDIR(found.st_mode):
-        wanted = SEARCH
+        wanted = directory
     elif stat.S_ISREG(found.st_mode):
         wanted = READ
     else:

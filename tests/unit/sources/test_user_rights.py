@@ -86,6 +86,28 @@ async def test_files_unreadable_to_a_sandboxs_user_are_neither_read_nor_revealed
 
 @pytest.mark.anyio
 @pytest.mark.requirement("BOX-11")
+async def test_names_are_listed_and_found_missing_only_where_a_sandboxs_user_could(project: Path) -> None:
+    files = files_of(project)
+    files.confinement.limit("box", [str(project)], ANOTHER)
+    (project / "closed").chmod(0o711)
+    assert await files.list_many([f"{project}/closed"], 10) == [REFUSED]
+    assert isinstance((await files.read_many([at(f"{project}/closed/none")]))[0], Missing)
+    (project / "closed").chmod(0o744)
+    assert await files.list_many([f"{project}/closed"], 10) == [REFUSED], "to open it, the user must enter it too"
+    (project / "closed").chmod(0o755)
+    assert await files.list_many([f"{project}/closed"], 10) == [("open",)]
+    # The mount itself is not below a confined directory.
+    project.chmod(0o711)
+    assert await files.list_many([str(project)], 10) == [REFUSED]
+    project.chmod(0o744)
+    for name in ("open", "none", "closed/none"):
+        assert await files.read_many([at(f"{project}/{name}")]) == [REFUSED], name
+    files.confinement.lift("box")
+    assert len((await files.list_many([str(project)], 10))[0]) > 2  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-11")
 async def test_a_limit_holds_where_another_one_was_and_until_the_last_is_lifted(project: Path) -> None:
     files = files_of(project)
     secret, closed = f"{project}/secret", f"{project}/closed/open"
