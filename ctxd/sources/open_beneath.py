@@ -44,17 +44,18 @@ class _Kernel:
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
-        self._how = _How(_PLACE, 0, _RESOLVE)
+        self._file, self._link = _How(_PLACE, 0, _RESOLVE), _How(_PLACE | os.O_NOFOLLOW, 0, _RESOLVE)
         self.can = True
 
-    def open(self, directory: int, below: str) -> int:
-        """Open the path ``below`` the open ``directory``, without following symlinks.
+    def open(self, directory: int, below: str, *, link: bool = False) -> int:
+        """Open the path ``below`` the open ``directory``, without following symlinks. ``link``: the file itself may be
+        one.
 
         Raises: OSError; ENOSYS if the kernel or a seccomp filter lacks the call.
         """
-        name = os.fsencode(below)
+        name, how = os.fsencode(below), self._link if link else self._file
         for _ in range(_TRIES):
-            fd: int = self._call(_OPENAT2, directory, name, ctypes.byref(self._how), ctypes.sizeof(_How))
+            fd: int = self._call(_OPENAT2, directory, name, ctypes.byref(how), ctypes.sizeof(_How))
             if fd >= 0:
                 return fd
             number = ctypes.get_errno()
@@ -130,17 +131,48 @@ def _opened(root: str, below: str, *, by_kernel: bool, enter: Callable[[int], No
     try:
         if by_kernel and _KERNEL.can:
             try:
-                return _KERNEL.open(directory, below)
+                return _opened_by_kernel(directory, below)
             except OSError as error:
-                if error.errno not in (errno.ELOOP, errno.ENOSYS):
+                if error.errno != errno.ENOSYS:
                     raise
-        return _stepped(directory, below, strict=not (by_kernel and _KERNEL.can), enter=enter)
+        return _stepped(directory, below, enter=enter)
     finally:
         os.close(directory)
 
 
-def _stepped(directory: int, below: str, *, strict: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
-    """As ``_opened``, component by component. ``strict``: stay on one device."""
+def _opened_by_kernel(directory: int, below: str) -> int | tuple[int, str]:
+    """As ``_opened``. The kernel opens each link too, so that none is found on a file system mounted below."""
+    for _ in range(_TRIES):
+        try:
+            return _KERNEL.open(directory, below)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        if (link := _first_link(directory, below)) is not None:
+            return link
+    raise _refused(errno.EAGAIN, below)
+
+
+def _first_link(directory: int, below: str) -> tuple[int, str] | None:
+    """The first symlink on the way; None if names change meanwhile."""
+    parts = below.split("/")
+    for depth in range(len(parts)):
+        try:
+            place = _KERNEL.open(directory, "/".join(parts[: depth + 1]), link=True)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+            raise
+        try:
+            if stat.S_ISLNK(os.fstat(place).st_mode):
+                return depth, os.readlink("", dir_fd=place)
+        finally:
+            os.close(place)
+    return None
+
+
+def _stepped(directory: int, below: str, *, enter: Callable[[int], None]) -> int | tuple[int, str]:
+    """As ``_opened``, component by component, on one device."""
     device = os.fstat(directory).st_dev
     parts = below.split("/")
     current = os.dup(directory)
@@ -153,7 +185,7 @@ def _stepped(directory: int, below: str, *, strict: bool, enter: Callable[[int],
             found = os.fstat(current)
             if stat.S_ISLNK(found.st_mode):
                 return depth, os.readlink("", dir_fd=current)
-            if strict and stat.S_ISDIR(found.st_mode) and found.st_dev != device:
+            if stat.S_ISDIR(found.st_mode) and found.st_dev != device:
                 raise _refused(errno.EXDEV, part)
         return os.dup(current)
     finally:

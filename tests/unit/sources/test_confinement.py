@@ -7,9 +7,11 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from ctxd.sources import open_beneath
 from ctxd.sources.confinement import VIEWS_MAX, Confinement
 from ctxd.sources.user_rights import User, require
 
@@ -144,5 +146,19 @@ def test_a_file_system_that_is_mounted_below_is_not_entered(monkeypatch: pytest.
     confined.confine("/dev")
     with TemporaryDirectory(dir="/dev/shm") as folder:
         Path(folder, "file").write_text("there")
-        assert refusal_of(confined, Path(folder, "file")) == errno.EXDEV
+        Path(folder, "link").symlink_to("file")
+        for name in ("file", "link"):
+            assert refusal_of(confined, Path(folder, name)) == errno.EXDEV
+        # A link that was on the way is gone when the path is opened again.
+        real = open_beneath._KERNEL.open
+        for name in ("file", "link"):
+            gone = [OSError(errno.ELOOP, "a link")]
+
+            def opened(*given: Any, gone: list[OSError] = gone, **how: Any) -> int:
+                if gone:
+                    raise gone.pop()
+                return real(*given, **how)
+
+            monkeypatch.setattr(open_beneath._KERNEL, "open", opened)
+            assert refusal_of(confined, Path(folder, name)) == errno.EXDEV
         assert led_to(confined, Path("/dev/null")) == "/dev/null"
