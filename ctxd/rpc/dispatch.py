@@ -36,6 +36,7 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _MIB: Final = 1024 * 1024
 
 REPLY_BYTES: Final = {
+    "commit.deltas": 6 * _MIB,
     "commit.history": 4 * _MIB,
     "commit.list": 4 * _MIB,
     "commit.materialize": 32 * _MIB,
@@ -44,6 +45,7 @@ REPLY_BYTES: Final = {
     "context.assemble": 32 * _MIB,
     "context.plan": _MIB,
     "context.show": 32 * _MIB,
+    "epoch.show": 8 * _MIB,
     "object.bulk": 16 * _MIB,
     "object.get": 8 * _MIB,
     "object.history": 4 * _MIB,

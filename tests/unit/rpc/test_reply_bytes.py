@@ -1,6 +1,7 @@
 """Bytes of answers: bounded for a connection, for a sandbox and for all of them, whoever reads or does not."""
 
 import json
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -136,3 +137,24 @@ def test_a_budget_counts_in_its_parents_and_wakes_those_that_wait_for_the_full_o
 def test_each_method_with_a_large_answer_reserves_a_mebibyte_at_least_and_no_more_than_all_answers_may_hold():
     assert REPLY_BYTES.keys() <= METHODS.keys()
     assert {name for name, reserved in REPLY_BYTES.items() if not 2**20 <= reserved <= SANDBOXES_BYTES} == set()
+
+
+CONTENT = {"content", "content_base64", "data", "payload", "request", "text"}
+
+
+def carried(hint, seen=frozenset()):
+    """The names of the fields in a result type whose values are bytes or content."""
+    if not (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
+        return set().union(*(carried(each, seen) for each in get_args(hint)))
+    if hint in seen:
+        return set()
+    hints = get_type_hints(hint)
+    here = {name for name, each in hints.items() if name in CONTENT or each is bytes}
+    return here.union(*(carried(each, seen | {hint}) for each in hints.values()))
+
+
+@pytest.mark.requirement("RPC-11")
+def test_each_method_whose_result_has_content_reserves_bytes():
+    carrying = {name for name, method in METHODS.items() if carried(method.result)}
+    assert {"commit.deltas", "artifact.get", "object.get", "epoch.show"} <= carrying
+    assert carrying - REPLY_BYTES.keys() == set()
