@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from ctxd import sqlite_file
 from ctxd.commits.delta_secrets import found_in_delta
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
@@ -303,7 +304,7 @@ class SecretCalls:
         if session is not None:
             live = await self._sessions.live(session)
             own = (chat_id(session), session_object_id(session), system_prompt_id(session))
-            commits = await self._store.read_index(partial(commit_index.of_session, session=session))
+            commits = await self._store.read_index(partial(_commits, session=session, after=after, limit=limit))
             return nsmallest(limit, (id for id in {*live.state.index, *map(str, own), *inner, *commits} if id > after))
         found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
         return sorted((*(listed.stored.document.id for listed in found), *inner))[:limit]
@@ -450,6 +451,11 @@ def _assembly_before(id: str) -> str | None:
     if not id.startswith(_INNER[0]) or (number := number_of(id)) == 1:
         return None
     return assembly_id(session_of(id) or "", number - 1)
+
+
+def _commits(connection: sqlite_file.Connection, session: str, after: str, limit: int) -> list[str]:
+    """At most ``limit`` ids of commits of ``session`` after ``after``, in order: a session may have 100,000."""
+    return nsmallest(limit, (id for id in commit_index.of_session(connection, session) if id > after))
 
 
 def _scanned_row(guard: Guard, document: Document, secrets: Found) -> wire.Scanned:

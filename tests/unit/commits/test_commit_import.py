@@ -1,11 +1,13 @@
 """Imports of the same deltas at the same time make each commit once."""
 
 from base64 import b64encode
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -58,3 +60,34 @@ async def test_two_imports_of_one_delta_at_the_same_time_make_one_commit(tmp_pat
                 group.start_soon(imported)
                 group.start_soon(imported)
         assert sorted(each.made for each in results) == [0, 1] and results[0].commits == results[1].commits
+
+
+async def test_other_calls_get_turns_while_a_large_import_decides(tmp_path: Path, monkeypatch: Any) -> None:
+    deltas = [b'{"role":"user","content":"%d"}\n' % number for number in range(200)]
+    given = {"session": "s1", "format": "raw-jsonl", "content_base64": b64encode(b"".join(deltas)).decode()}
+    params = msgspec.convert({**given, "deltas": [{"size": len(one)} for one in deltas]}, CommitImportParams)
+    async with world(tmp_path) as made:
+        await made.call("session.create", agent="a", session="s1")
+        imports = CommitImports(made.sessions, SteppingClock(SystemClock().wall_ms()), machine="m", policy="flag")
+        free_id, turns, decided = imports._free_id, 0, list[int]()
+
+        async def noted(*given: Any, **known: Any) -> Any:
+            decided.append(turns)
+            return await free_id(*given, **known)
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        monkeypatch.setattr(imports, "_free_id", noted)
+        with closing(imports):
+            async with anyio.create_task_group() as group:
+                group.start_soon(others)
+                viewer = CommitViewer(Actor("host", "host"), None)
+                call = write_request("commit.import", "host", params)
+                assert (await settled(await imports.import_(viewer, params, call))).made == len(deltas)
+                group.cancel_scope.cancel()
+        # Trio takes turns in random order, so one of two may be missed.
+        assert max(Counter(decided).values()) <= 100
