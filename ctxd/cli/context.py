@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypedDict, get_args
+from typing import Any, Final, TypedDict, get_args
 
 import click
 import msgspec
@@ -56,8 +56,16 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 """Letter and colour of a section; one that is not listed has the first letter of its name."""
 
 
-_EXCLUSIVE: Final = "--turn or --assembly, --diff, --plan, --format and --why"
+_MODES: Final = ("list", "commit", "diff", "plan", "format", "why", "turn", "assembly")
+"""Options that choose what is shown: at most one. Without any, it is the newest context."""
 
+_APPLIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "text": (("", "turn", "assembly"), "a context"),
+    "layout": (("", "format"), "a new assembly"),
+    "model": (("format",), "a request"),
+    "record": (("format",), "a request"),
+}
+"""For each other option, the modes in which it applies, and what these show."""
 
 _NEXT: Final[dict[Layout, str]] = {"spec": "next text", "append": "next request"}
 """Names of a context that is not recorded."""
@@ -70,50 +78,22 @@ class ContextParts(TypedDict):
     blocks: bool
 
 
-class _Options(NamedTuple):
-    """Options of ``ctx context`` that exclude each other."""
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
 
-    as_text: bool
-    turn: int | None
-    number: int | None
-    diff: tuple[str, str] | None
-    plan: str | None
-    form: RequestFormat | None
-    layout: Layout | None
-    model: str | None
-    why: str | None
-    is_recorded: bool
-    is_list: bool
 
-    def require_compatible(self) -> None:
-        """Check that no option would be ignored. Raises: ``Stop``."""
-        if self.is_list and any(each is not None and each is not False for each in self[:-1]):
-            raise Stop(USAGE, "--list excludes all other options but --json", hint="leave them out")
-        past = self.turn is not None or self.number is not None
-        made = (self.diff, self.plan, self.form, self.why)
-        if past + sum(each is not None for each in made) > 1:
-            raise Stop(USAGE, f"{_EXCLUSIVE} exclude each other", hint="choose one")
-        if self.layout is not None and (past or any(each is not None for each in (self.diff, self.plan, self.why))):
-            raise Stop(USAGE, "--layout applies only to a new assembly", hint="leave it out: recorded ones keep theirs")
-        if self.model is not None and self.form is None:
-            raise Stop(USAGE, "--model applies only to a request", hint="add --format, or leave it out")
-        if self.is_recorded and self.form is None:
-            raise Stop(USAGE, "--record applies only to a request", hint="add --format, or leave it out")
-        if self.as_text and any(each is not None for each in made):
-            raise Stop(USAGE, "--text excludes --format, --diff, --plan and --why", hint="leave it out")
-
-    def key(self, client: SyncClient, found: Located) -> AssemblyKey:
-        """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
-        key = assembly(client, found)
-        if key and any(each is not None for each in self[1:-2]):
-            reason = ": --why explains the newest window" if self.why is not None else ""
-            message = f"a moment of a session excludes all options but --text{reason}"
-            raise Stop(USAGE, message, hint=f"write {found.session}")
-        if self.turn is not None:
-            key["turn"] = self.turn
-        if self.number is not None:
-            key["number"] = self.number
-        return key
+def _mode(given: dict[str, Any]) -> str:
+    """Return the one of ``_MODES`` that is given, else an empty text. Raises: ``Stop`` for options that would be
+    ignored."""
+    modes = [name for name in _MODES if _is_given(given[name])]
+    if len(modes) > 1:
+        raise Stop(USAGE, f"--{' and --'.join(modes)} exclude each other", hint="choose one")
+    mode = modes[0] if modes else ""
+    for name, (those, shown) in _APPLIES.items():
+        if _is_given(given[name]) and mode not in those:
+            hint = "add --format, or leave it out" if those == ("format",) else "leave it out"
+            raise Stop(USAGE, f"--{name} applies only to {shown}", hint=hint)
+    return mode
 
 
 @click.command(
@@ -125,39 +105,24 @@ class _Options(NamedTuple):
     "ctx context s1 --format anthropic-messages --model claude-sonnet-5",
 )
 @revision_argument
-@click.option("--text", "as_text", is_flag=True, help="Print the text of the context, unchanged if piped.")
+@click.option("--text", is_flag=True, help="Print the text of the context, unchanged if piped.")
 @click.option("--turn", type=WholeNumber(0), metavar="N", help="Show the context that the model saw at turn N.")
-@click.option("--assembly", "number", type=WholeNumber(1), metavar="N", help="Show recorded assembly N.")
+@click.option("--assembly", type=WholeNumber(1), metavar="N", help="Show recorded assembly N.")
 @click.option("--diff", nargs=2, metavar="A B", help="Compare two assemblies: numbers, or revisions such as @~1.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Show the request body for a provider's API.")
+@click.option("--format", type=click.Choice(FORMATS), help="Show the request body for a provider's API.")
 @click.option(
     "--layout",
     type=click.Choice(get_args(Layout)),
     help="Layout of the window [default: that of the newest context; append with --format].",
 )
 @click.option("--model", metavar="NAME", help="Model of the request [default: the model that replied last].")
-@click.option("--record", "is_recorded", is_flag=True, help="Record the request, as a harness's own call does.")
+@click.option("--record", is_flag=True, help="Record the request, as a harness's own call does.")
 @click.option("--why", metavar="ID|PATH", help="Explain how the newest window shows an object, since when, and why.")
 @click.option("--commit", metavar="COMMIT", help="Print the context of a commit as text; REV may be a commit id too.")
-@click.option("--list", "is_list", is_flag=True, help="List the recorded assemblies of the session.")
+@click.option("--list", is_flag=True, help="List the recorded assemblies of the session.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="List objects that a budget would drop.")
 @common
-def context(
-    run: Invocation,
-    revision: str | None,
-    as_text: bool,
-    turn: int | None,
-    number: int | None,
-    diff: tuple[str, str] | None,
-    plan: str | None,
-    form: RequestFormat | None,
-    layout: Layout | None,
-    model: str | None,
-    why: str | None,
-    is_recorded: bool,
-    commit: str | None,
-    is_list: bool,
-) -> None:
+def context(run: Invocation, /, revision: str | None, **given: Any) -> None:  # noqa: ANN401 - click's options
     """Show the context of a session, block by block.
 
     Each block is shown with its reason. Without a moment in REV, the command shows the next context and records
@@ -170,38 +135,55 @@ def context(
     continues it. A model, provider or list of tools that differs from the harness's then breaks the harness's prompt
     cache and begins a context epoch.
     """
-    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded, is_list)
-    options.require_compatible()
-    if commit is not None and (revision is not None or any(options)):
-        raise Stop(USAGE, "--commit excludes REV and all options but --json", hint="leave them out")
+    mode = _mode(given)
+    if mode == "commit" and revision is not None:
+        raise Stop(USAGE, "--commit excludes REV", hint="leave it out")
     with run.client() as client:
-        if commit is not None:
-            _show_commit(run, client, located_commit(client, commit).commit)
-            return
-        if revision is not None and is_context_id(revision) and not any(options):
-            with suppress(NotFound):
-                _show_commit(run, client, client.commit_show(revision).commit.commit)
-                return
-        if diff is not None and revision is None:
-            _diff(run, client, None, *diff)
-            return
-        if is_list:
+        if mode == "commit":
+            _show_commit(run, client, located_commit(client, given["commit"]).commit)
+        elif mode == "list":
             list_assemblies(run, client, session_id(client, revision))
-            return
-        found = locate(client, revision)
-        id, key = found.session, options.key(client, found)
-        if form is not None:
-            dry_run = not is_recorded
-            _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model, dry_run=dry_run))
-        elif why is not None:
-            explained = client.context_why(id, object_id(client, id, why))
-            show_why(run, explained, labels_of(client, id, [explained.object])[explained.object])
-        elif diff is not None:
-            _diff(run, client, id, *diff)
-        elif plan is not None:
-            _show_planned(run, client, id, _tokens(plan))
+        elif mode == "diff" and revision is None:
+            _diff(run, client, None, *given["diff"])
+        elif any(map(_is_given, given.values())) or (commit := _commit_with_id(client, revision)) is None:
+            _show_session(run, client, locate(client, revision), mode, given)
         else:
-            _show_seen(run, client, id, key, layout, as_text=as_text)
+            _show_commit(run, client, commit)
+
+
+def _commit_with_id(client: SyncClient, id: str | None) -> str | None:
+    """Return ``id`` if it is the id of a commit."""
+    if id is not None and is_context_id(id):
+        with suppress(NotFound):
+            return client.commit_show(id).commit.commit
+    return None
+
+
+def _show_session(run: Invocation, client: SyncClient, found: Located, mode: str, given: dict[str, Any]) -> None:
+    """Show the session or the moment ``found`` in ``mode``. Raises: ``Stop``."""
+    id, key = found.session, assembly(client, found)
+    if key and (mode or given["layout"]):
+        reason = ": --why explains the newest window" if mode == "why" else ""
+        message = f"a moment of a session excludes all options but --text{reason}"
+        raise Stop(USAGE, message, hint=f"write {id}, or leave out --{mode or 'layout'}")
+    match mode:
+        case "format":
+            form, layout, model = given["format"], given["layout"], given["model"]
+            dry_run = not given["record"]
+            _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model, dry_run=dry_run))
+        case "why":
+            explained = client.context_why(id, object_id(client, id, given["why"]))
+            show_why(run, explained, labels_of(client, id, [explained.object])[explained.object])
+        case "diff":
+            _diff(run, client, id, *given["diff"])
+        case "plan":
+            _show_planned(run, client, id, _tokens(given["plan"]))
+        case _:
+            if mode == "turn":
+                key = {"turn": given["turn"]}
+            elif mode == "assembly":
+                key = {"number": given["assembly"]}
+            _show_seen(run, client, id, key, given["layout"], as_text=given["text"])
 
 
 def _show_commit(run: Invocation, client: SyncClient, commit: str) -> None:
