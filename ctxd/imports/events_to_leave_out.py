@@ -74,7 +74,8 @@ async def events_to_leave_out(
     if not (source.agent or source.is_spawned):
         # Once an import has left out recorded events, later imports of the source do so too.
         is_first = state.size == state.unrecorded and not state.whole and not written
-        check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first)
+        check = await _checked(source, make(), checks.pop(source.path, None), is_first=is_first, imported=state.size)
+        existing.is_continuation_newest = not check.is_passed
         if check.is_needed and check.existing.has_met_all:
             existing.complete(check.size)
         else:
@@ -124,14 +125,19 @@ def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int
 
 
 async def _checked(
-    source: Transcript, existing: ExistingEvents, earlier: WholeImportCheck | None, *, is_first: bool
+    source: Transcript,
+    existing: ExistingEvents,
+    earlier: WholeImportCheck | None,
+    *,
+    is_first: bool,
+    imported: int,
 ) -> WholeImportCheck:
     """Return the check of a source, all of whose lines are read. ``earlier``: has read the first of them, and is
     continued if the source has only grown since. Raises: as ``lines_of``. Cancel: safe."""
-    found = WholeImportCheck(source, existing, is_first=is_first)
+    found = WholeImportCheck(source, existing, is_first=is_first, imported=imported)
     if earlier is not None and can_continue(source, earlier.size, earlier.tail):
-        existing.take_over(earlier.existing)
-        found, found.existing = earlier, existing
+        found = earlier
+        found.continue_with(existing, imported)
         found.is_first = found.is_first and is_first
     unseen = 0
     for line in lines_of(source, found.size):

@@ -92,6 +92,8 @@ class ExistingEvents:
         self.continued_at = continued_at
         self.is_completed = False
         """True if the source is imported whole for the first time: the session then continues from its chain."""
+        self.is_continuation_newest = False
+        """True if the session has no event after the first line that continues it."""
         self._first_line: bytes | None = None
         self._has_first_line = False
         self.is_within = False
@@ -131,8 +133,13 @@ class ExistingEvents:
     @property
     def is_over(self) -> bool:
         """True once the transcript has contained every prompt of the session. False if it has neither a prompt nor
-        ``written``."""
-        return (self._has_prompts or self.written > 0) and self._prompts_left == 0
+        ``written`` nor ``whole``."""
+        return (self._has_prompts or self.written > 0 or self.whole > 0) and self._prompts_left == 0
+
+    @property
+    def has_conversation(self) -> bool:
+        """True if the session has a message or a call, or if a hand-over or an import has begun it."""
+        return bool(self._recorded) or self.written > 0 or self.whole > 0
 
     def note_continuing(self, line: SourceLine, events: Iterable[Event]) -> bool:
         """Set ``continued_at`` at the first line that continues the session, and return True for it: after all of the
@@ -161,7 +168,7 @@ class ExistingEvents:
         """Mark the first ``whole`` bytes of the source for import, including the events that the session has. Then
         ``is_completed`` is true, and the session continues from the chain of this import."""
         # What a hand-over wrote is the beginning of the session, and is no event of it.
-        self._has_first_line = self.written > 0
+        self._has_first_line = not self._recorded or self.written > 0
         self.whole, self.written, self.newest, self.is_completed = whole, 0, None, True
         self.continued_at = 0
 
@@ -176,12 +183,13 @@ class ExistingEvents:
         return bool(known), [event for event in events if id(event) not in known]
 
     def note_beginning(self, delta: PlannedDelta) -> bool:
-        """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if
-        ``is_completed``, True for the first delta of the conversation with an event that the session has, and for later
-        deltas of the conversation."""
+        """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: True if the
+        session continues from ``delta``. If ``is_completed``, this is the first delta of the conversation with an event
+        that the session has, and each later one; else each one that continues the session's newest commit."""
         if self.is_completed and self._first_line is not None and not delta.agent:
             self._has_first_line = self._has_first_line or self._first_line in delta.lines
-        return self._has_first_line and not delta.agent and not delta.is_of_session
+        is_continuing = delta.is_continued and self.is_continuation_newest
+        return (self._has_first_line or is_continuing) and not delta.agent and not delta.is_of_session
 
     def meet(self, events: Iterable[Event]) -> list[Event]:
         """Return the ``events`` of the transcript's next line that the session has, and count them as found."""

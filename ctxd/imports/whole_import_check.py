@@ -23,11 +23,13 @@ from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolR
 
 class WholeImportCheck:
     """Reading of the lines of one source in order. ``existing``: the events that the session has, counted as found.
-    ``is_first``: no import has left any of them out yet. Memory: that of a ``TranscriptPlan``."""
+    ``is_first``: no import has left any of them out yet. ``imported``: bytes of the source that imports have read.
+    Memory: that of a ``TranscriptPlan``."""
 
-    def __init__(self, source: Transcript, existing: ExistingEvents, *, is_first: bool) -> None:
+    def __init__(self, source: Transcript, existing: ExistingEvents, *, is_first: bool, imported: int) -> None:
         self.existing = existing
         self.is_first = is_first
+        self._imported = imported
         self.is_needed = False
         """True once the source cannot be imported as one continuation of the session, for one of these reasons:
 
@@ -35,6 +37,8 @@ class WholeImportCheck:
         - It has gone back to a branch in the part that is imported whole.
         - A turn that the session lacks comes after turns that it has, and these after a first continuation. The lines
           of a source continue a session at one place only.
+        - A prompt that the session lacks is between events that it has, and no import has continued the session there.
+        - The session has no message at all, such as one whose hooks have recorded only its start and its end.
         - A turn whose prompt the session has contains a call or an output that the session lacks: codex runs some
           calls without the hook of their end, and harnesses refuse invalid ones before any hook.
         - A compaction that the session lacks is between events that it has, or follows the last of them in the same
@@ -43,6 +47,8 @@ class WholeImportCheck:
           hooks were installed and the session was resumed later, or if the source is a fork by reference, which begins
           after the turns of its origin.
         """
+        self.is_passed = False
+        """True if the session has events after the line that continues it: the continuation is then not its end."""
         self.size = 0
         """Bytes of the source that were read, up to its last complete line."""
         self.tail = b""
@@ -50,7 +56,9 @@ class WholeImportCheck:
         self._plan = TranscriptPlan(source.format, source.path)
         self._read = LINE_READERS[source.format]
         self._last_recorded = -1  # Or the last line of the part that is imported whole.
-        self._is_recorded_after_continuation = self._is_turn_recorded = self._is_compaction_missed = False
+        self._is_turn_recorded = self._is_compaction_missed = False
+        # A prompt, or an event after those of a hand-over, that the session lacks and no import has continued it with.
+        self._is_prompt_missed = self._is_event_missed = False
         # Before the first line that the session has.
         self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
@@ -70,13 +78,15 @@ class WholeImportCheck:
         is_after_continuation = self.existing.continued_at > 0 and line.end > start
         is_recorded, missed = self.existing.find(line, events)
         self._note_missed(events, missed, is_after_continuation)
+        if line.end > max(self.existing.imported_whole, self.existing.written):
+            self._note_order([event for event in events if event.sidechain is None], missed, line.end)
         if self.is_first and line.end > self.existing.since:
             self._note_beginning(events, is_recorded)
         if is_recorded:
             self.is_needed |= self._is_compaction_missed
             self._last_recorded = self._plan.size - 1
-            self._is_recorded_after_continuation |= is_after_continuation
-        elif self._is_recorded_after_continuation and any(is_typed(each) and not each.sidechain for each in events):
+            self.is_passed |= is_after_continuation
+        elif self.is_passed and any(is_typed(each) and not each.sidechain for each in events):
             self.is_needed = True
 
     def _note_missed(self, events: Sequence[Event], missed: Sequence[Event], is_after_continuation: bool) -> None:
@@ -94,6 +104,28 @@ class WholeImportCheck:
                 self.is_needed |= self._is_turn_recorded
                 # Chains of imports have the compactions of a continuation.
                 self._is_compaction_missed |= not is_after_continuation
+
+    def _note_order(self, events: Sequence[Event], missed: Sequence[Event], end: int) -> None:
+        """Note whether the ``events`` of the conversation in the line that ends at ``end`` are out of order: the
+        session lacks one of them, and has a later one."""
+        unseen = set(map(id, missed))
+        if any(id(event) not in unseen for event in events):
+            self.is_needed |= self._is_prompt_missed
+            self.is_passed |= self._is_prompt_missed or self._is_event_missed
+        elif not 0 < self.existing.continued_at <= end <= self._imported:
+            self._is_prompt_missed |= self._last_recorded >= 0 and any(map(is_typed, events))
+            self._is_event_missed |= self.existing.written > 0 and self.existing.is_over
+            is_spoken = any(is_typed(event) or isinstance(event, ResponseEvent) for event in events)
+            self.is_needed |= is_spoken and not self.existing.has_conversation
+
+    def continue_with(self, existing: ExistingEvents, imported: int) -> None:
+        """Continue with the events that the session has now, and the bytes that were imported meanwhile."""
+        continued_at = existing.continued_at
+        existing.take_over(self.existing)
+        existing.continued_at = continued_at
+        self.existing, self._imported = existing, imported
+        if continued_at:
+            self._is_prompt_missed = self._is_event_missed = False
 
     def _note_beginning(self, events: Sequence[Event], is_recorded: bool) -> None:
         if is_recorded:

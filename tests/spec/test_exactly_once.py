@@ -201,7 +201,7 @@ def test_hooks_continue_an_import_and_a_reimport_adds_only_unrecorded_events(
     assert held(client, session.id) == once("a", "b", "c") + Counter({"prompt a": 1})
     now = client.context_current(session=session.id).context_id
     whole = str(client.commit_materialize(now, stop="root", format=FORMAT).content)
-    assert [whole.count(f"answer {label}") for label in "abc"] == [1, 1, 0]
+    assert [whole.count(f"answer {label}") for label in "abc"] == [1, 1, 1]
 
 
 def whole(client: SyncClient, session: str, stop: str = "compaction") -> Counter[str]:
@@ -386,6 +386,30 @@ def test_turns_with_and_without_hooks_are_all_in_the_context(session: Session, c
 
 
 @pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize(
+    "parts", ["h-", "hh--", "h--h", "-h-", "-h-h", "h h", "h- -h", "h - -", "- -h", "h-h-", "-", "- -", "- h"]
+)
+def test_turns_of_several_modes_before_an_import_are_all_in_the_context(
+    session: Session, client: SyncClient, parts: str
+) -> None:
+    """``h``: a turn with hooks, ``-``: one without, a space: an import in between. The session ends after the last."""
+    labels = iter("abcde")
+    for each in f"{parts} ":
+        if each != " ":
+            session.written = datetime.now(UTC).isoformat()
+            session.turn(next(labels), hooked=each == "h")
+            continue
+        session.hook("SessionEnd", reason="other")
+        session.imported()
+    turns = "abcde"[: len(parts.replace(" ", ""))]
+    assert prompts_after_import(session, client) == [*turns]
+    text = session.ctx("materialize", session.id, "--format", "narrative-v1", "--stop", "root")
+    for name in ("prompt", "answer"):
+        assert [text.count(f"{name} {label}") for label in turns] == [1] * len(turns)
+    assert sorted(turns, key=lambda label: text.index(f"answer {label}")) == [*turns]
+
+
+@pytest.mark.requirement("HOK-18")
 def test_a_transcript_without_hook_recorded_events_does_not_replace_them(session: Session, client: SyncClient) -> None:
     session.turn("a", hooked=False)
     session.turn("b")
@@ -448,8 +472,9 @@ def test_an_event_that_a_hook_lost_is_imported(session: Session, client: SyncCli
     session.turn("b", hooked=False)
     session.turn("c")
     session.hook("SessionEnd", reason="other")
-    session.imported()
-    assert held(client, session.id) == once("a", "b", "c")
+    assert prompts_after_import(session, client) == ["a", "b", "c"]
+    has = whole(client, session.id)
+    assert [has[f"answer {label}"] for label in "abc"] == [1, 1, 1]
 
 
 @pytest.mark.requirement("HOK-18")
