@@ -47,6 +47,7 @@ CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _MODEL: Final = re.compile(r'(?:^|[{,])\s*"model"\s*:\s*"([^"/]+)/([^"]+)"', re.M)
 _SLUG_CHARS_MAX: Final = 200
+_TITLE_CHARS_MAX: Final = 100
 _OUTPUTS_AT_ONCE: Final = 200
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -118,6 +119,7 @@ def _write(
     if client.commit_show(commit).commit.thread_id:
         # The context of a sub-agent: what it has done, and its callers before it, is the conversation to continue.
         events = [msgspec.structs.replace(event, sidechain=None) for event in events]
+    new = new._replace(title=client.session_get(session).session.title[:_TITLE_CHARS_MAX])
     text = written(events, harness, new, own=found.is_own, losses=losses, first_format=found.first_format)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")

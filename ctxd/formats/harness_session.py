@@ -121,13 +121,15 @@ _RANDOM_CHARS: Final = 14
 class NewSession(NamedTuple):
     """Session to write: the harness's own id for it, its working directory, and the time in ms since 1970.
 
-    ``model``: the provider and the model with which opencode continues.
+    ``model``: the provider and the model with which opencode continues. ``title``: the title there; opencode generates
+    one if it is empty.
     """
 
     id: str
     cwd: str
     at: int
     model: tuple[str, str] = ("", "")
+    title: str = ""
 
 
 def written(
@@ -511,7 +513,8 @@ def is_id_of_hand_over(id: str, session: str) -> bool:
 def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
     info = {
         "id": new.id, "slug": new.id[-8:].lower(), "version": _OPENCODE_VERSION, "projectID": "global",
-        "directory": new.cwd, "title": "hand-over", "time": {"created": new.at, "updated": new.at},
+        "directory": new.cwd, "title": new.title or f"New session - {timestamp(new.at)}",
+        "time": {"created": new.at, "updated": new.at},
     }  # fmt: skip
     yield typed.OpaqueEvent(kind="session", data=info)
     number = 0

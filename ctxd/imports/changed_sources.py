@@ -44,7 +44,7 @@ def changed_files(
             state = known.get(str(path))
             last = live[str(path)] if str(path) in live else state and state.stat
             if state and state.parser == PARSER and last == stat and stat.size >= 0:
-                _count_unchanged(result)
+                _count_unchanged(result, max(1, state.sessions))
             else:
                 yield path, stat
 
@@ -55,7 +55,8 @@ class ChangedSources:
     def __init__(self, harness: HarnessCommand, state: ImportState) -> None:
         self._harness = harness
         self._state = state
-        self._databases: dict[str, Stat] = {}
+        # Databases that were read, each with its number of sessions.
+        self._databases: dict[str, tuple[Stat, int]] = {}
 
     def find(
         self, places: Sequence[Path], live: Mapping[str, Stat | None], result: ImportResult
@@ -68,14 +69,14 @@ class ChangedSources:
         # Without a changed file, no reader is loaded.
         from ctxd.transcripts.discovery import transcripts
 
-        has_stored = False
+        sessions = 0
         for source in transcripts(self._harness, path):
             if isinstance(source, Skipped):
                 result.skipped.append(source)
                 continue
             known, stored = self._state.sources.get(source.path), source.stored
             if stored is not None and stored.stamp:
-                has_stored = True
+                sessions += 1
                 if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
                     _count_unchanged(result)
                     continue
@@ -92,16 +93,16 @@ class ChangedSources:
                     result.skipped.append(Skipped(source.path, source_reason(error)))
                     continue
             yield _as_recorded(source, known)
-        if has_stored and stat.size >= 0:
-            self._databases[str(path)] = stat
+        if sessions and stat.size >= 0:
+            self._databases[str(path)] = stat, sessions
 
     def note_databases(self, result: ImportResult) -> None:
         """Record the databases that ``find`` has read, unless one of their sessions is among the skipped sources of
         ``result``: the next import does not open them if they are unchanged."""
         skipped = {name for each in result.skipped for name in (each.path, each.path.rpartition("#")[0])}
-        for path, stat in self._databases.items():
+        for path, (stat, sessions) in self._databases.items():
             if path not in skipped:
-                self._state.sources[path] = SourceState(PARSER, stat, "", "", "", "")
+                self._state.sources[path] = SourceState(PARSER, stat, "", "", "", "", sessions=sessions)
                 self._state.changed.add(path)
         self._databases.clear()
 
@@ -156,6 +157,6 @@ def _rollout_format(source: "Transcript", known: SourceState) -> "Format":
     return "codex" if begin is None or begin < imported else "codex-events"
 
 
-def _count_unchanged(result: ImportResult) -> None:
-    result.sources += 1
-    result.unchanged += 1
+def _count_unchanged(result: ImportResult, sources: int = 1) -> None:
+    result.sources += sources
+    result.unchanged += sources

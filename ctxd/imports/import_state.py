@@ -88,6 +88,8 @@ class SourceState(msgspec.Struct, array_like=True):
     early_splits: int = 0
     """Bytes imported by versions before ``SPLITS_PARSER``, in which long lines keep their parts: other parts would be
     stored again."""
+    sessions: int = 0
+    """Number of sessions in a database, each of which is a source; 0 for other sources, and in older records."""
 
 
 class _StoredRecord:

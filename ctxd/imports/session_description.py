@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ctxd.imports.existing_events import HandedOverStart
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.source_reading import PlannedSource
 from ctxd.transcripts.claude_sidecars import title_beside
@@ -47,6 +48,9 @@ async def describe_session(
         directory = _new_directory(planned, view)
         if (recorded := planned.done.facts.recorded(known, changed_at)) != known:
             recorded = msgspec.structs.replace(recorded, **await _purged_facts(client, planned, states))
+            if view is not None and view.title and HandedOverStart.read(view.labels) is not None:
+                # The session has the title of the one that it continues; its file may begin with a later prompt.
+                recorded = msgspec.structs.replace(recorded, prompt="" if known is None else known.prompt)
         if recorded != known or directory != "/":
             made = await client.session_annotate(
                 session, recorded=recorded, directory=directory if directory != "/" else None

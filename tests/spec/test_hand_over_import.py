@@ -57,6 +57,26 @@ def test_turns_after_a_hand_over_continue_it_across_repeated_imports(
 
 
 @pytest.mark.requirement("HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_an_import_keeps_the_title_of_the_session_that_a_hand_over_continues(
+    harness: str, s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    s.user("Fix the parser")
+    s.append(events=[{"event": "compaction", "summary": "The parser is fixed."}])
+    commit = client.context_current(session=s.id).context_id
+    assert commit is not None
+    words = ("resume", s.id, "--in", harness, "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    file, session = Path(made["file"]), made["session"]
+    client.session_pause(session)
+    for second in range(2):
+        text = f"Go on with it {second}"
+        append(file, says(harness, file, made["native_session"], text, f"2099-01-02T03:04:0{second}Z"))
+        imported(daemon, harness, file)
+        assert client.session_get(session).session.title == "Fix the parser"
+
+
+@pytest.mark.requirement("HND-4")
 def test_a_branch_after_a_hand_over_continues_it(
     s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
 ) -> None:

@@ -109,7 +109,7 @@ def test_databases_of_opencode_are_read_beside_their_writer(
     assert told(client, here("opencode", newer)) == ["s", "s123"], "all but the summary, and the state beside it"
     kinds = {commit.commit_type for commit in commits(client, here("opencode", newer)).values()}
     assert kinds == {"delta", "compaction"}
-    assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
+    assert imported(daemon, "opencode", tmp_path)["unchanged"] == 3
     source.database.execute("UPDATE session_message SET data = ?, time_updated = 1 WHERE seq = 20", (json.dumps(row),))
     source.add("session_message", id="msg_6", session_id=newer, type="user", seq=22, data=row)
     changed = imported(daemon, "opencode", tmp_path)
