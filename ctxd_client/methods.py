@@ -1194,13 +1194,13 @@ class ClientMethods(ABC):
         return await self.call(Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult))
 
     async def object_purge(
-        self, object: str, *, turns: Sequence[int] | None = None, op_id: str | None = None
+        self, object: str, *, turns: Sequence[int] | None = None, dry_run: bool = False, op_id: str | None = None
     ) -> ObjectPurgeResult:
         """Erase an object's content for good, in every version.
 
         Every other version with the same content is erased too.
 
-        ``turns``: only these turns of a chat; by default all of it.
+        ``turns``: only these turns of a chat; by default all of it. ``dry_run``: only return ``sessions``.
 
         Raises: ``NotFound`` (object_not_found, session_not_found); ``InvalidState`` (session_owned_elsewhere);
         ``InvalidCall`` (unsupported).
@@ -1210,7 +1210,9 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "object.purge",
-                ObjectPurgeParams(object=object, turns=None if turns is None else tuple(turns), op_id=op_id),
+                ObjectPurgeParams(
+                    object=object, turns=None if turns is None else tuple(turns), dry_run=dry_run, op_id=op_id
+                ),
                 ObjectPurgeResult,
             )
         )

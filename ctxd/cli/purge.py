@@ -55,8 +55,11 @@ class _Beside(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--turn", "turns", type=WholeNumber(0), multiple=True, help="Erase only this turn; repeatable.")
 @click.option("--commits", is_flag=True, help="With a chat, also erase every commit of its session.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--dry-run", is_flag=True, help="Name what would be erased, and erase nothing.")
 @common
-def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, ...], commits: bool, yes: bool) -> int:
+def purge(
+    run: Invocation, object: str, session: str | None, turns: tuple[int, ...], commits: bool, yes: bool, dry_run: bool
+) -> int:
     """Permanently erase OBJECT's content, in every version.
 
     OBJECT is a full id, a path, a commit (ctx-…), an artifact (artifact:ADDRESS), or chat:SESSION. A purged chat keeps
@@ -84,7 +87,12 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         beside = _with_content(client, object.removeprefix(_CHAT)) if commits else []
         if beside:
             what = f"{what}, and {count(len(beside), 'commit')} of its session"
-        if not yes:
+        if not yes or dry_run:
+            foreseen = client.object_purge(id, turns=turns or None, dry_run=True)
+            what += _also(foreseen.sessions)
+            if dry_run:
+                run.screen.document(foreseen) if run.screen.as_json else run.screen.line(f"would erase {what}")
+                return OK
             _require_confirmed(what)
         quoted = (id, object, os.path.abspath(object) if "/" in object else "")
         # An event that waits is erased once the daemon has erased the object, and none is delivered in between.
@@ -117,6 +125,10 @@ def _require_confirmed(what: str) -> None:
         raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
 
 
+def _also(sessions: Sequence[str]) -> str:
+    return f", and the same text in {', '.join(map(cell, sessions))}" if sessions else ""
+
+
 def _erased_commits(session: str) -> int:
     """Erase the commits of ``session`` that captures could not deliver. Returns: their number. Raises: Stop."""
     try:
@@ -134,6 +146,8 @@ def _report(run: Invocation, id: str, done: ObjectPurgeResult, beside: _Beside) 
     run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
     if others := [short(each) for each in done.objects if each != id]:
         run.screen.line(f"purged with it, for the same text: {', '.join(others)}")
+    if done.sessions:
+        run.screen.line(f"the same text was erased in {', '.join(map(cell, done.sessions))}")
     if beside.waiting:
         run.screen.line(f"{count(beside.waiting, 'event')} that waited for the daemon quoted it, and were erased")
     if beside.undelivered:
@@ -151,10 +165,8 @@ def _report_complete(run: Invocation, id: str, done: ObjectPurgeResult, left: in
         have = "has" if left == 1 else "have"
         run.screen.line(f"nothing of the chat is left; {count(left, 'commit')} of its session {have} other texts")
         run.screen.note(f"ctx purge {id} --commits erases them too; ctx log -s {id.removeprefix(_CHAT)} lists them")
-    elif done.outputs_left:
-        run.screen.line("nothing of the messages is left")
-    elif not done.copies:
-        run.screen.line("nothing of it is left")
+    elif not done.copies or done.outputs_left:
+        run.screen.line("no version of it is left; longer texts that quote it stay: ctx search finds words")
     if done.copies:
         have = (
             "session, which began with its commits, has"
@@ -189,6 +201,7 @@ def _with_commits(client: SyncClient, done: ObjectPurgeResult, commits: Sequence
             complete=done.complete and one.complete,
             receipt=one.receipt or done.receipt,
             existing=tuple(dict.fromkeys((*done.existing, *one.existing))),
+            sessions=tuple(dict.fromkeys((*done.sessions, *one.sessions))),
         )
         if sys.stderr.isatty():
             click.echo(f"\r{number} of {count(len(commits), 'commit')}", err=True, nl=number == len(commits))

@@ -230,8 +230,11 @@ def list_chat_entities(sessions: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def make_eraser(gone: ErasedContent) -> Callable[[Document], Document | None]:
+def make_eraser(
+    gone: ErasedContent, lines: Callable[[Content], Content] | None = None
+) -> Callable[[Document], Document | None]:
     """Return a function that removes ``gone`` from a version of a segment, head or commit; None if nothing changes.
+    ``lines``: returns the lines of a transcript in a commit without ``gone``, or themselves; by default they stay.
 
     Raises, when called: as ``read_segment``.
     """
@@ -240,7 +243,7 @@ def make_eraser(gone: ErasedContent) -> Callable[[Document], Document | None]:
         if document.type == "segment":
             return _segment(gone, document)
         if document.type == "commit":
-            return _commit(gone, document)
+            return _commit(gone, document, lines)
         shown: dict[str, Any] = {
             name: document.payload[name] for name in ("preview", "first_prompt") if name in document.payload
         }
@@ -252,7 +255,7 @@ def make_eraser(gone: ErasedContent) -> Callable[[Document], Document | None]:
     return restate
 
 
-def _commit(gone: ErasedContent, document: Document) -> Document | None:
+def _commit(gone: ErasedContent, document: Document, lines: Callable[[Content], Content] | None) -> Document | None:
     """Return a commit without ``gone``; None if unchanged. A delta above 1 MiB, which only clients commit, is purged by
     the id of the commit."""
     payload, content = document.payload, document.content
@@ -263,6 +266,8 @@ def _commit(gone: ErasedContent, document: Document) -> Document | None:
         payload = {**payload, "tags": [tag for tag in tags if not gone.quotes(tag)]}
     if payload.get(STORED_NAMES["format"]) == events_v1.NAME and isinstance(content, bytes):
         content = _delta(gone, content)
+    elif content is not None and lines is not None:
+        content = lines(content)
     if payload is document.payload and content is document.content:
         return None
     ref = None if content is None else blake3(encode_content(content)).hexdigest()

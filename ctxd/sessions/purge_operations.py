@@ -5,7 +5,7 @@ texts, the database pages that they occupied, the artifact, and the write-ahead 
 ``ctxd verify --absent`` searches the files themselves, in a process of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from typing import Final
@@ -14,10 +14,12 @@ import anyio
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_document import STORED_NAMES
 from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
+from ctxd.sessions.call_erasure import without_calls
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (
     ErasedContent,
@@ -34,9 +36,10 @@ from ctxd.sessions.session_loading import batched
 from ctxd.sessions.stored_session import events_size
 from ctxd.store import component_text_index
 from ctxd.store.idempotency import Resend
-from ctxd.store.purge import KIND, decode_counts
+from ctxd.store.purge import KIND, decode_counts, with_texts
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
+from ctxd.transcripts.hook_events import native_call_id
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import Receipt
 
@@ -55,6 +58,8 @@ class Proof(msgspec.Struct, frozen=True):
     texts: int
     residue: tuple[str, ...]
     receipt: Receipt | None
+    sessions: tuple[str, ...] = ()
+    """Other sessions that had some of the content."""
 
 
 async def purge(
@@ -68,9 +73,9 @@ async def purge(
     """Erase the content of ``id``, in every version, and the component texts that were made from it.
 
     ``live``: the session of a tool call or commit. For a tool call, equal text and arguments are erased from its chat
-    and those of its ``family`` in the same write; if the session moved to another host, they stay, and the chat is
-    listed as residue. For a commit, the title and the first prompt that the session's harness recorded are erased, as
-    they may be from that commit.
+    and those of its ``family`` in the same write, and so is everything that their commits have under its id; if the
+    session moved to another host, they stay, and the chat is listed as residue. For a commit, the title and the first
+    prompt that the session's harness recorded are erased, as they may be from that commit.
 
     If nothing is left to purge, nothing is written. Raises: CtxdError object_not_found; unsupported for ids such as
     those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge continues.
@@ -96,8 +101,8 @@ async def purge(
                 number, chars = await off_loop(events_size(page.events), partial(gone.losses, page.events))
                 count, freed = count + number, freed + chars
         live.require_current()
-        is_quoted_elsewhere = count > 0 and live.session in live.moved_sessions
-        if count == 0 or is_quoted_elsewhere:
+        is_moved = live.session in live.moved_sessions
+        if is_moved:
             asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
             pending = store.submit(_write(call, asked))
         else:
@@ -106,7 +111,7 @@ async def purge(
                     ids,
                     guard.keyed_hash,
                     within=list_chat_entities((live.session, *others)),
-                    restate=make_eraser(gone),
+                    restate=make_eraser(gone, partial(without_calls, calls={native_call_id(id)}, gone=gone)),
                     sharing=without_bundle,
                     messages=count,
                 )
@@ -115,7 +120,7 @@ async def purge(
         call.submitted = True
         await _settled(pending)
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
-    if not is_quoted_elsewhere:
+    if not (is_moved and count):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
 
@@ -230,6 +235,36 @@ async def purge_chat(
     return await _proof(store, asked, pending)
 
 
+async def sessions_with_text(
+    store: VersionStore,
+    sessions: Iterable[tuple[str, LiveSession]],
+    live: LiveSession,
+    id: str,
+    turns: Sequence[int] | None,
+) -> tuple[str, ...]:
+    """Return those of ``sessions``, the family of ``live``, in which a purge of ``id`` would erase messages, and the
+    sessions of tool calls and commits with the same text. ``turns``: as in ``purge_chat``.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe. Cost: the chats of all ``sessions``.
+    """
+    others: tuple[str, ...] = ()
+    if id == live.chat_ref:
+        gone, _, _ = await content_in(live, turns)
+    else:
+        gone = ErasedContent(await _texts(store, id))
+        refs = {each.content_ref for each in await store.history(id, corrections=True) if each.content_ref is not None}
+        same = await store.read_index(partial(with_texts, texts=refs))
+        others = await _sessions_of(store, same)
+    found: dict[str, None] = {}
+    for name, each in sessions:
+        async with aclosing(read_pages(each)) as pages:
+            async for page in pages:
+                if (await off_loop(events_size(page.events), partial(gone.losses, page.events)))[0]:
+                    found[name] = None
+                    break
+    return tuple(dict.fromkeys((*found, *others)))
+
+
 async def kept_outputs(store: VersionStore, live: LiveSession, turns: Sequence[int] | None) -> list[str]:
     """The tool calls of ``turns`` of the chat of ``live``, None: of all turns, whose outputs are not purged.
 
@@ -267,7 +302,24 @@ async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> 
     receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"
-    return Proof(_reported(done.ids), done.versions, done.text_count, await store.purge_residue(), receipt)
+    reported, residue = _reported(done.ids), await store.purge_residue()
+    return Proof(reported, done.versions, done.text_count, residue, receipt, await _sessions_of(store, done.ids))
+
+
+async def _sessions_of(store: VersionStore, ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the sessions to which chats, commits and tool calls among ``ids`` belong, in order."""
+    found: dict[str, None] = {}
+    for some in batched(dict.fromkeys(ids), _HISTORY):
+        heads = await store.heads(some)
+        for id in some:
+            payload = {} if (head := heads.get(id)) is None else head.document.payload
+            if id.startswith(COMMIT_PREFIX):
+                session = payload.get(STORED_NAMES["session"])
+            else:
+                session = session_of(id) or str(payload.get("chat_ref", "")).removeprefix("chat:")
+            if session:
+                found[session] = None
+    return tuple(found)
 
 
 def _reported(ids: Sequence[str]) -> tuple[str, ...]:
@@ -292,7 +344,9 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
         found = await store.replay((call.principal, call.op_id or ""), Resend(call.kind, None, call.request))
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = decode_counts(found.result)
-    return Proof(_reported(counts.ids), counts.versions, counts.texts, await store.purge_residue(), found.receipt)
+    reported, residue = _reported(counts.ids), await store.purge_residue()
+    sessions = await _sessions_of(store, counts.ids)
+    return Proof(reported, counts.versions, counts.texts, residue, found.receipt, sessions)
 
 
 async def _has_unpurged_version(store: VersionStore, id: str) -> bool:

@@ -175,6 +175,12 @@ def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
     return [*own, *(version for version in versions.with_content(sorted(texts)) if version.id not in wanted)]
 
 
+def with_texts(connection: sqlite_file.Connection, texts: Iterable[str]) -> list[str]:
+    """The ids of the entities of which a version has one of ``texts``, given by hash."""
+    found = SqliteBackend(connection).with_content(map(bytes.fromhex, texts))
+    return list(dict.fromkeys(version.id for version in found))
+
+
 def _key(version: Version) -> tuple[str, int, int]:
     return version.id, version.valid_time, version.tx
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import connect_sync
+from tests import programs
 from tests.client.running import Running
 from tests.spec.claude_records import compaction, forked
 from tests.spec.imported_contexts import window
-from tests.spec.test_import import Claude, append, commits, imported, write
+from tests.spec.test_exactly_once import Session
+from tests.spec.test_import import Claude, append, commits, imported, text, write
 from tests.spec.test_purge import searched
 from tests.spec.test_search import found
 
@@ -87,3 +89,40 @@ def test_a_growing_transcript_does_not_restore_purged_text(tmp_path: Path, grows
             os.utime(each)
         assert imported(daemon, "claude", path.parent)["commits"] == 0
     assert searched(tmp_path / "state", "xyzzyprompt", "plughreply", "text c", "text d") == set()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_the_purge_of_a_call_erases_its_copies_in_imported_commits_of_its_session(tmp_path: Path) -> None:
+    with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
+        session = Session(daemon, tmp_path / "home")
+        session.turn("a")
+        result = {"tool_use_id": "call-a", "type": "tool_result", "content": "output a"}
+        record = {"type": "api-request-blob", "sessionId": session.native, "blob": result}
+        append(session.file, record)
+        session.hook("SessionEnd", reason="other")
+        session.imported()
+        (copy,) = [each for each in commits(client, session.id) if "api-request-blob" in text(client, each)]
+        assert "output a" in text(client, copy)
+        done = session.ctx("purge", "call-a", "-s", session.id, "--yes")
+        assert f"commit:{copy}" in done and "nothing of it is left" not in done
+        left = json.loads(text(client, copy).splitlines()[-1])
+        assert left["blob"] == {**result, "content": "[purged]"}
+        session.file.unlink()
+    assert searched(tmp_path / "state", "output a", "run a") == set()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_purge_names_the_other_sessions_whose_texts_it_erases_before_and_after(tmp_path: Path) -> None:
+    with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
+        origin = client.session(client.session_create("a").session.session)
+        origin.user("Go on with it.")
+        fork = client.session_fork(origin.id).session
+        client.session(fork).user("Go on with it.")
+        environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
+        words = ["purge", f"chat:{fork}", "--turn", "2"]
+        foreseen = programs.run("ctx", [*words, "--dry-run"], env=environ)
+        assert foreseen.returncode == 0 and f"the same text in {origin.id}" in foreseen.stdout
+        assert client.session_events(origin.id).events[0].event["text"] == "Go on with it."
+        done = json.loads(programs.run("ctx", [*words, "--yes", "--json"], env=environ).stdout)
+        assert done["sessions"] == [origin.id]
+        assert client.session_events(origin.id).events[0].event["text"] == "[purged]"

@@ -323,8 +323,8 @@ def test_a_purge_of_a_chat_names_the_sessions_that_began_with_its_commits(
     client.session(copy).user("My own.")
     client.session(client.session_create("a").session.session).user("Another one.")
     done = ctx(daemon.socket, "purge", f"chat:{origin.id}", "--commits", "--yes")
-    assert done.returncode == 0 and "nothing of it is left" not in done.stdout
+    assert done.returncode == 0 and "no version of it is left" not in done.stdout
     assert f"1 session, which began with its commits, has a copy: ctx purge chat:{copy} --commits\n" in done.stdout
     assert ctx(daemon.socket, "purge", f"chat:{copy}", "--commits", "--yes").returncode == 0
-    assert "nothing of it is left" in ctx(daemon.socket, "purge", f"chat:{origin.id}", "--yes").stdout
+    assert "no version of it is left" in ctx(daemon.socket, "purge", f"chat:{origin.id}", "--yes").stdout
     assert client.object_purge(f"chat:{origin.id}").copies == ()

@@ -38,7 +38,7 @@ from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import Accepted, LiveSession, WriteRequest, find_replay
 from ctxd.sessions.object_reads import ListedObject, Objects
-from ctxd.sessions.purge_operations import Proof, again, kept_outputs, purge, purge_chat
+from ctxd.sessions.purge_operations import Proof, again, kept_outputs, purge, purge_chat, sessions_with_text
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session_loading import batched
@@ -159,6 +159,8 @@ class SecretCalls:
     async def object_purge(
         self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest
     ) -> wire.ObjectPurgeResult:
+        if params.dry_run:
+            return await self._foreseen(params)
         replay = await find_replay(self._store, call)
         if replay is not None:
             proof = await again(self._store, call, replay)
@@ -167,6 +169,7 @@ class SecretCalls:
         files = [id for id in proof.objects if not id.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES))]
         outputs = await self._kept_outputs(params)
         is_chat = params.object.startswith(_CHATS)
+        live = await self._purged_session(params.object)
         return wire.ObjectPurgeResult(
             objects=proof.objects,
             versions=proof.versions,
@@ -178,7 +181,29 @@ class SecretCalls:
             outputs_left=len(outputs),
             outputs=tuple(outputs[:PAGE_ITEMS_MAX]),
             copies=tuple(await self._copies(params.object.removeprefix(_CHATS)) if is_chat else ())[:PAGE_ITEMS_MAX],
+            sessions=tuple(each for each in proof.sessions if live is None or each != live.session)[:PAGE_ITEMS_MAX],
         )
+
+    async def _foreseen(self, params: wire.ObjectPurgeParams) -> wire.ObjectPurgeResult:
+        """The other sessions in which a purge would erase texts, without the purge."""
+        found: tuple[str, ...] = ()
+        live = await self._purged_session(params.object)
+        if live is not None:
+            sessions = self._sessions
+            family = [each for each in sessions.family(live.session) if each != live.session]
+            others = [(each, sessions.peek(each) or await sessions.as_of(each)) for each in sorted(family)]
+            having = await sessions_with_text(self._store, others, live, params.object, params.turns)
+            found = tuple(each for each in having if each != live.session)
+        return wire.ObjectPurgeResult(
+            objects=(), versions=0, texts=0, residue=(), complete=False, receipt=None, sessions=found[:PAGE_ITEMS_MAX]
+        )
+
+    async def _purged_session(self, id: str) -> LiveSession | None:
+        """The session whose chat, tool call or commit ``id`` is; None for other objects."""
+        session = id.removeprefix(_CHATS)
+        if not id.startswith(_CHATS):
+            return await self._session_of(id)
+        return None if self._sessions.catalog.state(session) is None else await self._sessions.live(session)
 
     async def _kept_outputs(self, params: wire.ObjectPurgeParams) -> list[str]:
         """The tool calls of the purged turns whose outputs stay; none for an object that is no chat."""

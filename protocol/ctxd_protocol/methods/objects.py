@@ -124,13 +124,14 @@ class ObjectSessionsResult(Result, frozen=True, kw_only=True):
 class ObjectPurgeParams(Params, frozen=True, kw_only=True):
     """A file, tool call, system prompt or chat, by its full id.
 
-    ``turns``: only these turns of a chat; by default all of it.
+    ``turns``: only these turns of a chat; by default all of it. ``dry_run``: only return ``sessions``.
     """
 
     object: ObjectIdText
     turns: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=PAGE_ITEMS_MAX)] | None = (
         None
     )
+    dry_run: bool = False
     op_id: OpIdText | None = None
 
 
@@ -139,7 +140,8 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
 
     ``objects``: the purged objects, which are the requested one and every other with the same text; in a chat, every
     message of the requested turns, and every other with the same text, is purged. With a tool call, messages of its
-    session that contain its text or its arguments are purged; chats of other sessions are unchanged. ``versions``:
+    session that contain its text or its arguments are purged, and so is everything that imported commits of its session
+    have under its id; chats of sessions without a common beginning are unchanged. ``versions``:
     number of purged versions; ``texts``: number of purged texts and messages. ``complete``: no version, journal row,
     free page, artifact or write-ahead log has them any more. Otherwise ``residue`` names the files that may still have
     some, or a chat that another host owns: a program, such as a verification or a backup, is reading an older snapshot
@@ -147,7 +149,8 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     exist on disk; the next change of one is recorded with all of its text. ``outputs_left``: number of tool calls of
     the purged turns whose outputs are not purged, as they are objects of their own; ``outputs``: the first of them.
     ``copies``: for a chat, the sessions that began with a commit of its session, as after ``ctx fork`` of an imported
-    session, and whose chats still have messages of that commit.
+    session, and whose chats still have messages of that commit. ``sessions``: other sessions that had the same text
+    and have lost it.
     """
 
     objects: tuple[str, ...]
@@ -160,6 +163,7 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     outputs_left: int = 0
     outputs: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):
