@@ -95,8 +95,9 @@ def scan(
             columns = ("PLACE", "LINE", "RULE", "TAG") if in_daemon else ("PLACE", "LINE", "RULE")
             rows = [(hit.place, str(hit.line or "-"), hit.rule, hit.tag)[: len(columns)] for hit in hits]
             run.screen.table(columns, rows, right=(1,))
-        searched = "object" if in_daemon else "file"
-        run.screen.note(f"{count(len(hits), 'secret')} in {count(found.scanned, searched)}")
+        if found.scanned or not found.left_out:
+            searched = "object" if in_daemon else "file"
+            run.screen.note(f"{count(len(hits), 'secret')} in {count(found.scanned, searched)}")
     if found.excluded:
         has = "is left out: its delta has" if found.excluded == 1 else "are left out: their deltas have"
         run.screen.note(f"{count(found.excluded, 'commit')} {has} more than 16 MiB")
