@@ -172,7 +172,7 @@ class CommitQueue:
 
     def _is_purge_unfinished(self) -> bool:
         assert self._journal_writer is not None, "run has begun"
-        return self._journal_writer.purging
+        return self._journal_writer.unfinished_purges > 0
 
     async def run(self, journal_writer: JournalWriter) -> Exception:
         """Commit batches until the disk fails. Returns: the failure. Cancel: the running transaction completes; writes
@@ -231,7 +231,7 @@ class CommitQueue:
         purge_delay, followers_wait = limits.PURGE_RETRY_S, True
         idle_delay: float | None = limits.FOLLOWERS_DELAY_S
         while not self.queue and self._failure is None:
-            full, purging = self._health.code == "disk_full", journal_writer.purging
+            full, purging = self._health.code == "disk_full", journal_writer.unfinished_purges > 0
             self._wake = anyio.Event()
             with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
                 await self._wake.wait()

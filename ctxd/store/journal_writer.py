@@ -102,7 +102,7 @@ class JournalWriter:
         self.durations = Durations(_CLASSES_S)
         self.shortage: sqlite_file.DiskFull | None = None
         """The error for which further writes are refused; None while there is room."""
-        self._purges = 0
+        self.unfinished_purges = 0
         """Number of purges after which something outside the database may still hold purged content."""
         self._removed = 0
         """Number of those for which all files but the write-ahead log are clean."""
@@ -130,11 +130,6 @@ class JournalWriter:
             self._log = sqlite_file.WriteAheadLog(self._path, self._connection, self._witness.sync)
             self._compression = Compression(self._connection)
 
-    @property
-    def purging(self) -> bool:
-        """True while something outside the database may still hold purged content."""
-        return self._purges > 0
-
     # --- open and close ---
 
     def begin(self) -> str:
@@ -149,7 +144,7 @@ class JournalWriter:
                 self.incarnation += 1
                 self._count_start()
                 if purging.is_unfinished(self._connection):
-                    self._purges = 1
+                    self.unfinished_purges = 1
                     self._snapshots.drop()
                 self._finish_purges_waiting()
                 self._note_place()
@@ -285,7 +280,7 @@ class JournalWriter:
                 self._witness.write(self.head, sync=False)
                 if self._log.shorten_due:
                     self._log.shorten()
-                if self.purging:
+                if self.unfinished_purges:
                     self.finish_purges()
                 if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
                     self._looked = now
@@ -331,7 +326,7 @@ class JournalWriter:
             encoded.failure = _failure_of(error)
             raise PurgeFailed from error
         purge.done = done
-        self._purges += 1
+        self.unfinished_purges += 1
         encoded.body = done.body
 
     def finish_purges(self) -> None:
@@ -346,13 +341,13 @@ class JournalWriter:
                 self._finish_purges()
 
     def _finish_purges(self) -> None:
-        if self._removed < self._purges:
+        if self._removed < self.unfinished_purges:
             left = {ref.hex(): ref for ref in purging.unfinished(self._connection)}
             claimed = self._artifacts.claim_removal(left)
             kept = {ref for ref in left if purging.is_kept(self._connection, left[ref])}
             self._artifacts.disclaim(kept.intersection(claimed))
             # Artifacts held by unfinished writes are left to a later call.
-            done = self._purges if left.keys() == kept.union(claimed) else self._removed
+            done = self.unfinished_purges if left.keys() == kept.union(claimed) else self._removed
             self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept], done))
             return
         hit("purge.truncate")
@@ -360,7 +355,7 @@ class JournalWriter:
         if self._log.size == 0:
             with self._transaction():
                 purging.finish(self._connection)
-            self._purges = self._removed = 0
+            self.unfinished_purges = self._removed = 0
 
     def _remove(self, refs: Sequence[str], done: int) -> None:
         """Clean all files but the write-ahead log, then set ``_removed`` to ``done``. After an error, which the next
@@ -379,7 +374,7 @@ class JournalWriter:
     def _finish_purges_waiting(self) -> None:
         """Take all steps of ``finish_purges`` and wait for them; at the start and the end, when no write is waiting."""
         for _ in range(3):
-            if self.purging:
+            if self.unfinished_purges:
                 with suppress(sqlite_file.DiskFull):
                     self._log.wait()
                 self.finish_purges()
