@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.codex import FILE_ID
+from ctxd.transcripts.codex import FILE_ID, is_failed_command
 from ctxd.transcripts.record_decoding import DAMAGED
 from ctxd_protocol import event_types as typed
 
@@ -106,7 +106,7 @@ class RolloutWriter:
                 output: object = event.text
                 if event.attachments:
                     output = _content("input_text", event.text, event.attachments)
-                if event.is_error:
+                if event.is_error and not is_failed_command(event.text):
                     # codex accepts the member ``success`` only in old rollouts, and drops outputs that have it.
                     self._losses.add("tool_result.is_error")
                 return {"type": kind, "call_id": event.call or "", "output": output}

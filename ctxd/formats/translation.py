@@ -30,7 +30,7 @@ from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 8
+TRANSLATOR_VERSION: Final = 9
 """Changes whenever the same deltas would give different bytes."""
 
 RAW: Final = "raw-v1"

@@ -365,28 +365,32 @@ def _age_s(name: str) -> float:
 def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
     """The event as bytes. ``transcript_lines`` is added if the transcript has texts of the model just before a tool
     call, messages that a compaction keeps, or codex's window after one: no hook reports these. ``earlier_calls`` has
-    the calls before that call in the same answer. Unchanged if the transcript cannot be read."""
+    the calls before that call in the same answer, and ``exit_code`` that of a command of codex. Unchanged if the
+    transcript cannot be read."""
     if not event.is_main or not event.transcript:
         return event.raw
-    calls: list[str] = []
+    calls, code = list[str](), ""
     try:
         if event.kind == "PostCompact":
             from ctxd.hook.compaction_lines import compaction_lines
 
             lines = compaction_lines(event.text, event.transcript, order.detach)
         elif event.kind in _TOOL_EVENTS and event.call:
-            from ctxd.hook.texts_before_call import parts_before
+            from ctxd.hook.texts_before_call import exit_code_after, parts_before
 
             written_s, detach = (END_WRITTEN_S, None) if order.is_end else (START_WRITTEN_S, order.detach)
             found = parts_before(event.transcript, event.call, written_s, detach)
             lines, calls = found or ([], [])
             order.earlier_calls = None if order.is_end or found is None else calls
+            if order.is_end and found is not None and event.harness == "codex":
+                code = exit_code_after(event.transcript, event.call)
         else:
             return event.raw
     except (OSError, ValueError, RecursionError):
         return event.raw
     added = [("transcript_lines", [line.decode("utf-8", "replace") for line in lines]), ("earlier_calls", calls)]
     members = [f',"{name}":[{",".join(map(encode_basestring, texts))}]' for name, texts in added if texts]
+    members += [f',"exit_code":{code}'] if code else []
     return f"{event.text[:-1]}{''.join(members)}}}".encode() if members else event.raw
 
 

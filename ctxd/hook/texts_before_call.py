@@ -43,6 +43,9 @@ input of a call of Claude Code, which is JSON."""
 _CALLS = ((b'"type":"tool_use"', b'"id":"'), (b'_call"', b'"call_id":"'))
 """Markers of a call, each with the one before its id."""
 
+_COMMAND, _EXIT_CODE = b'"type":"CommandExecution","id":"', b'"exit_code":'
+"""Markers in a line of codex with the end of a command."""
+
 _UNHOOKED = (b'"name":"update_plan"',)
 """Markers of calls for which no hook runs: later calls must not wait for theirs."""
 
@@ -61,6 +64,24 @@ def parts_before(path: str, call: str, written_s: float, detach: "Callable[[], N
             detach()
         found = _late_parts(transcript, written_s, 0.0 if detach is None else CREATED_S)
     return found
+
+
+def exit_code_after(path: str, call: str) -> str:
+    """The exit code of the command ``call`` of codex, whose hook does not get it, as JSON; empty without one.
+
+    codex writes the end of a command before it runs the hook of its end. Raises: OSError.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        tail = os.pread(file, TAIL_BYTES_MAX, max(0, size - TAIL_BYTES_MAX))
+    finally:
+        os.close(file)
+    at = tail.rfind(_COMMAND + call.encode("utf-8", "replace") + b'"')
+    line = tail[at:].partition(b"\n")[0] if at >= 0 else b""
+    begin = line.rfind(_EXIT_CODE) + len(_EXIT_CODE)
+    code = line[begin : begin + 12].partition(b",")[0].decode("ascii", "replace") if begin >= len(_EXIT_CODE) else ""
+    return code if code.removeprefix("-").isdigit() else ""
 
 
 def _late_parts(transcript: "CallTranscript", written_s: float, created_s: float) -> "Before | None":

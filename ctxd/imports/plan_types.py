@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from ctxd.capture.stream_checkpoints import Trigger
 
-PARSER: Final = 16
+PARSER: Final = 17
 """Version of the plan of a transcript. Files that another version has planned are read again, and keep its cuts
 (``keeps_cuts``)."""
 

@@ -78,6 +78,15 @@ _IDE_CONTEXT: Final = re.compile(
 FILE_ID: Final = "file_id:"
 """Start of the address of a file that the provider holds."""
 
+_EXIT_CODE: Final = re.compile(
+    r"(?:Command: .*?\n)?(?:Chunk ID: \w*\n)?Wall time: [\d.]+ seconds\nProcess exited with code (-?\d+)\n|"
+    r"Exit code: (-?\d+)\nWall time: |"
+    r'\{"output":.*"metadata":\{"exit_code":(-?\d+),"duration_seconds":[\d.]+\}\}\Z',
+    re.S,
+)
+"""Exit code of a command in the output for the model, in the form of each version. The quotation marks of an output in
+JSON are escaped."""
+
 _RESOURCE: Final = '{"type":"resource",'
 """Start of a resource of an MCP server in the output of a tool."""
 
@@ -401,7 +410,14 @@ def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResult
     text, attachments = (output, ()) if isinstance(output, str) else content_of(output)
     if output is None and (more := rest(item, "type", "id", "call_id")):
         text = json.dumps(more, ensure_ascii=False)
+    failed = failed or is_failed_command(text)
     return typed.ToolResultEvent(call=call or None, text=text, attachments=attachments, is_error=failed, **common)
+
+
+def is_failed_command(output: str) -> bool:
+    """Return True for the output of a command with an exit code other than 0."""
+    found = _EXIT_CODE.match(output)
+    return found is not None and int(next(filter(None, found.groups()))) != 0
 
 
 def content_of(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:

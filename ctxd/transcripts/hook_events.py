@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.claude_code import INJECTED, read_session, without_notices, wrapper_of
-from ctxd.transcripts.codex import HISTORY, read_rollout
+from ctxd.transcripts.codex import HISTORY, is_failed_command, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import (
@@ -220,7 +220,8 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         case "PreToolUse":
             return _with_texts(harness, _start(found, record, place), record, place)
         case "PostToolUse" | "PostToolUseFailure":
-            return _with_texts(harness, _tool(found, record, place), record, place)
+            is_failed = event == "PostToolUseFailure" or (harness == "codex" and _is_failed_command(record))
+            return _with_texts(harness, _tool(found, record, place, is_failed=is_failed), record, place)
         case _ if event in _MESSAGES:
             return _MESSAGES[event](found, record, place)
         case "PostCompact":
@@ -302,14 +303,20 @@ def _json_of(text: str) -> object:
         return None
 
 
-def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+def _is_failed_command(record: Record) -> bool:
+    """Return True for a command of codex that failed. codex gives a hook the output without the exit code, which
+    ``ctx-hook`` adds from the transcript."""
+    response = record.get("tool_response")
+    return record.get("exit_code") not in (0, None) or (isinstance(response, str) and is_failed_command(response))
+
+
+def _tool(found: HookInput, record: Record, place: dict[str, Any], *, is_failed: bool) -> HookInput:
     call, tool = _call_id(record), _tool_name(record)
     start = None if call is None else native_op_id(found.session, "start", call, *_agent_of(place))
     call = call or f"call-{_digest(msgspec.json.encode(record).decode())}"
-    failed = record.get("hook_event_name") == "PostToolUseFailure"
-    response = record.get("error") if failed else record.get("tool_response")
+    response = record.get("error" if record.get("hook_event_name") == "PostToolUseFailure" else "tool_response")
     output = output_of(response)
-    failed = failed or record.get("is_error") is True
+    failed = is_failed or record.get("is_error") is True
     status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
     found = found._replace(start_op_id=start, response=response)
     if place["sidechain"] is None:

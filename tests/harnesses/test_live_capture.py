@@ -313,3 +313,18 @@ def test_the_model_arranges_and_commits_its_context(harness: str, daemon: Runnin
         assert made.session == session.session and made.commit in outputs[4]
     if harness == "pi":
         assert "49\n50" in outputs[3], "pi reads no resources, so that the content comes with the result"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("IMP-25")
+def test_a_failed_command_of_codex_is_recorded_as_failed(daemon: Running, tmp_path: Path) -> None:
+    name, argument = TOOLS["codex"]
+    steps = [Step(SAID[0], ((name, {argument: command}),)) for command in ("exit 3", "true", "exit 127", "false")]
+    with ScriptedModel(TOOLS["codex"], scripts={PROMPT: [*steps, Step(ANSWER)]}) as model:
+        client = Client("codex", daemon, model, tmp_path / "client")
+        client.connect()
+        client.ask()
+    with connect_sync(daemon.socket) as ctxd:
+        session = ctxd.session_list().sessions[0].session
+        found = [ctxd.object_get(call, session=session).object.payload["status"] for call in model.calls]
+    assert found == ["fail", "ok", "fail", "fail"]

@@ -483,6 +483,7 @@ IMP-21 | A message that Claude Code submits in a person's place, such as one of 
 IMP-22 | A sub-agent that Claude Code has forked begins after the message of its caller that its file names, with the copy of the response that called it, which is billed once. The rules before its directive are a notice. | ctxd
 IMP-23 | Summaries of compactions and caveats of Claude Code that have no mark, in headless output before 2.0.77 and in the copies with which versions before 2.0 continue a session, are compactions and notices. The title that such a copy has for the copied session is the title of that session, if both are imported together and it has no other title. | ctxd
 IMP-24 | Output of `claude -p --output-format json`, which is only the result of a run, is imported with the answer in it as a response. | ctxd
+IMP-25 | A command of codex with an exit code other than 0 has failed, from hooks and from transcripts: the output for the model states the code, or the record of the command's end, which `ctx-hook` reads. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied, or its outcome is unknown; it is never guessed. A response that is not exactly what was requested counts as no response. | ctxd

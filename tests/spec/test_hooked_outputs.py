@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.hook_events import native_call_id
+from ctxd.transcripts.record_decoding import Line
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -163,3 +165,28 @@ def test_a_large_image_is_kept_and_one_above_the_limit_of_an_event_is_named(harn
     with connect_sync(harness.daemon.socket) as client:
         text = content(client, harness.session, str(named.object))
     assert text == "[image/png, not recorded: the data is incomplete]"
+
+
+@pytest.mark.requirement("IMP-25")
+@pytest.mark.parametrize("code", [0, 127])
+def test_a_command_of_codex_fails_in_its_hook_as_in_its_rollout(running: Running, tmp_path: Path, code: int) -> None:
+    transcript = tmp_path / "t.jsonl"
+    call = {"type": "function_call", "name": "exec_command", "call_id": "c1", "arguments": "{}"}
+    item = {"type": "CommandExecution", "id": "c1", "aggregated_output": '"exit_code":7,', "exit_code": code}
+    end = {"type": "item_completed", "thread_id": "n1", "item": {**item, "duration": {"secs": 0}}}
+    output = f"Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code {code}\nOutput:\na"
+    result = {"type": "function_call_output", "call_id": "c1", "output": output}
+    records = [("response_item", call), ("event_msg", end), ("response_item", result)]
+    lines = [json.dumps({"type": kind, "payload": each}, separators=(",", ":")) + "\n" for kind, each in records]
+    transcript.write_text("".join(lines[:2]))
+    harness = Harness(running, tmp_path / "home", "codex")
+    harness.transcript = str(transcript)
+    harness.hook("UserPromptSubmit", prompt="text a", turn_id="p1")
+    command = {"tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "c1"}
+    harness.hook("PreToolUse", **command)
+    harness.hook("PostToolUse", **command, tool_response="a")
+    with connect_sync(running.socket) as client:
+        status = client.object_get("c1", session=harness.session).object.payload["status"]
+    assert status == ("fail" if code else "ok")
+    (read,) = (each.event for each in read_rollout([Line(0, json.loads(lines[2]))]))
+    assert isinstance(read, ToolResultEvent) and read.is_error == (status == "fail")

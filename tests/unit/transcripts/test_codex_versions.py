@@ -386,3 +386,35 @@ def test_an_image_at_the_provider_and_a_sound_are_attachments(part: Record, file
 )
 def test_the_request_of_a_prompt_follows_what_an_ide_puts_before_it(text: str, asked: str) -> None:
     assert codex.request_in(text).startswith(asked)
+
+
+@pytest.mark.requirement("IMP-25")
+@pytest.mark.parametrize("code", [0, 1, 127, -1])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Chunk ID: 42e886\nWall time: 0.0000 seconds\nProcess exited with code {}\nOriginal token count: 0\nOutput:\n",
+        "Command: /bin/zsh -lc 'a\nb'\nChunk ID: 3ad\nWall time: 0.1 seconds\nProcess exited with code {}\nOutput:\na",
+        "Wall time: 1.2 seconds\nProcess exited with code {}\nOutput:\na",
+        "Exit code: {}\nWall time: 0.1 seconds\nOutput:\na",
+        '{{"output":"a\\n\\"","metadata":{{"exit_code":{},"duration_seconds":0.1}}}}',
+    ],
+)
+def test_a_command_with_another_exit_code_than_0_has_failed(output: str, code: int) -> None:
+    item = {"type": "function_call_output", "call_id": "c1", "output": output.format(code)}
+    (found,) = codex.read_rollout([Line(1, {"type": "response_item", "payload": item})])
+    assert isinstance(found.event, ToolResultEvent) and found.event.is_error == (code != 0)
+
+
+@pytest.mark.requirement("IMP-25")
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Chunk ID: 1\nWall time: 10 seconds\nProcess running with session ID\nOutput:\nProcess exited with code 1\n",
+        "Chunk ID: 1\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\nExit code: 1\nWall time: 1",
+        '{"output":"\\"metadata\\":{\\"exit_code\\":1","metadata":{"exit_code":0,"duration_seconds":0.1}}',
+        "no Exit code: 1\nWall time: 1 seconds\n",
+    ],
+)
+def test_an_exit_code_that_a_command_prints_is_not_its_own(output: str) -> None:
+    assert not codex.is_failed_command(output)
