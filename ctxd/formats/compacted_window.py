@@ -13,8 +13,16 @@ import msgspec
 from ctxd.formats.codex_v1 import NAME as CODEX
 from ctxd.formats.codex_v1 import user_message
 from ctxd.formats.delta_formats import measure_event
-from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS, BOUNDARY, keeps_beginning
-from ctxd.transcripts.codex import HISTORY, read_rollout
+from ctxd.transcripts.claude_code import (
+    ASKED_BY_OTHERS,
+    BEFORE_PROMPTS,
+    BOUNDARY,
+    CAVEAT,
+    keeps_beginning,
+    wrapper_of,
+)
+from ctxd.transcripts.codex import EXTERNAL, HISTORY, read_rollout
+from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import Line, as_text, number_of, record_of, records_of
 from ctxd_protocol import event_types as typed
 
@@ -103,22 +111,65 @@ def with_agent_messages(events: Iterable[typed.Event]) -> Iterator[typed.Event]:
 
 _AS_PROMPTS: Final = {
     "branch_summary": ("pi", "[Summary of another branch of this conversation]\n"),
+    **dict.fromkeys(("bashExecution", "custom_message"), ("pi", "")),
     **dict.fromkeys((*ASKED_BY_OTHERS, *BEFORE_PROMPTS), ("claude", "")),
+    **dict.fromkeys(
+        (
+            "meta",
+            "task-notification",
+            "bash-input",
+            "bash-stdout",
+            "bash-stderr",
+            "user-memory-input",
+            "mcp-resource-update",
+            "mcp-polling-update",
+            "post-tool-use-hook",
+        ),
+        ("claude", ""),
+    ),
+    **dict.fromkeys(
+        (
+            "subagent_notification",
+            "user_shell_command",
+            "user_action",
+            "skill",
+            "hook_prompt",
+            "send_user_message_question_reply",
+            "agent_message_board_notification",
+            EXTERNAL,
+        ),
+        ("codex", ""),
+    ),
+    SYNTHETIC: ("opencode", ""),
 }
-"""Kinds of notices that the model of a harness gets as prompts, with that harness and the heading of the text: the
-summary that pi makes of a branch that the user leaves, and in Claude Code messages from others than the user and the
-notices before prompts."""
+"""Kinds of notices with content that the model of a harness gets as prompts, with that harness and the heading of the
+text: the summary that pi makes of a branch that the user leaves, messages from others than the user, the answers of
+sub-agents in the background, commands that a person ran, and texts that belong to a prompt."""
 
 
 def with_notices_as_prompts(events: Iterable[typed.Event], own: str | None) -> Iterator[typed.Event]:
     """Yield ``events`` with such notices as prompts, except those of ``own``, the harness that wrote all of them."""
     for event in events:
-        if isinstance(event, typed.SystemEvent) and event.kind in _AS_PROMPTS and event.text and not event.sidechain:
+        if isinstance(event, typed.SystemEvent) and event.kind in _AS_PROMPTS and not event.sidechain:
             harness, before = _AS_PROMPTS[event.kind]
-            if harness != own:
-                yield typed.PromptEvent(text=before + event.text, at=event.at)
+            if harness != own and (text := _text_for_model(event)):
+                yield typed.PromptEvent(text=before + text, at=event.at)
                 continue
         yield event
+
+
+def _text_for_model(notice: typed.SystemEvent) -> str:
+    """Return the text of such a notice; empty if the model did not see it, or if it is only about the harness."""
+    meta = notice.meta or {}
+    if meta.get("excludeFromContext") is True or meta.get("ignored") is True:
+        return ""
+    if notice.kind == "meta" and (kind := wrapper_of(notice.text)) not in _AS_PROMPTS:
+        # Without its sender, a message from elsewhere would be the user's own.
+        is_from_elsewhere = "attachment" in meta or "origin" in meta
+        return "" if kind or is_from_elsewhere or notice.text.startswith(CAVEAT) else notice.text
+    if command := as_text(meta.get("command")):
+        return f"Ran `{command}`\n{notice.text}"
+    return notice.text
 
 
 class Places:

@@ -201,7 +201,20 @@ def _conversation(
             kept += (_bare(_carried(each, harness, own, losses), harness, own) for each in found)
         else:
             losses.drop(event)
+    if not own and harness in ("pi", "opencode"):
+        kept = list(_with_joined_texts(kept))
     return list(_paired(kept, harness, own, losses))
+
+
+def _with_joined_texts(events: list[typed.Event]) -> Iterator[typed.Event]:
+    """Yield the events with a blank line between responses that follow each other: pi and opencode send them as parts
+    of one message, which some providers join without a separator."""
+    before: typed.Event | None = None
+    for event in events:
+        if isinstance(event, typed.ResponseEvent) and isinstance(before, typed.ResponseEvent) and before.text:
+            event = msgspec.structs.replace(event, text=f"\n\n{event.text}" if event.text else "")
+        before = event
+        yield event
 
 
 def _goes_on(event: typed.Event, harness: HarnessCommand, own: bool) -> bool:

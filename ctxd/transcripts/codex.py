@@ -43,7 +43,7 @@ _CLOSED: Final = re.compile(rf"</(?:{_TAGS}|external_[\w.-]+)>\Z", re.I)
 about mentioned files end with the user's own request."""
 
 _KINDS: Final = {each.lower(): each for each in (*_TAGS.split("|"), "AGENTS.md instructions")}
-_EXTERNAL: Final = "external_context"
+EXTERNAL: Final = "external_context"
 """Kind of a text of a client, whose tag has the key that the client chose."""
 
 _WARNING: Final = re.compile(
@@ -394,7 +394,7 @@ def _is_second(event: typed.Event, others: Counter[int], own: Counter[int]) -> b
 def _context_kind(item: Record, text: str) -> str | None:
     """Return the kind of a user message that the harness wrote; None for one of the user."""
     if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
-        return _EXTERNAL if wrapper[2] else _KINDS[(wrapper[1] or wrapper[3]).lower()]
+        return EXTERNAL if wrapper[2] else _KINDS[(wrapper[1] or wrapper[3]).lower()]
     if _WARNING.match(text):
         return "warning"
     parts = records_of(record_of(item.get(_PASSTHROUGH)).get("content_item_metadata"))
