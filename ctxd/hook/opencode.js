@@ -16,6 +16,8 @@ export const CtxdPlugin = async ({ directory }) => {
   const reported = new Map();
   // Calls in flight, by part: a fork also copies failed calls, which the original session has reported already.
   const calls = new Set();
+  // The ids under which calls began: for the call of a command's sub-agent, opencode passes the id of its part.
+  const begun = new Set();
   const prompts = new Map();
   // The summary that is being written, by session, and the first message that stays in the window.
   const summaries = new Map();
@@ -81,10 +83,12 @@ export const CtxdPlugin = async ({ directory }) => {
     },
     "tool.execute.before": async (input, output) => {
       const members = { tool_name: input.tool, tool_input: output.args, tool_use_id: input.callID };
+      begun.add(input.callID);
       reportTexts(input.sessionID);
       hook(input.sessionID, "PreToolUse", members);
     },
     "tool.execute.after": async (input, output) => {
+      begun.delete(input.callID);
       const printed = hook(input.sessionID, "PostToolUse", {
         tool_name: input.tool,
         tool_input: input.args,
@@ -129,8 +133,9 @@ export const CtxdPlugin = async ({ directory }) => {
           tool_name: part.tool,
           tool_input: part.state.input,
           error: part.state.error,
-          tool_use_id: part.callID,
+          tool_use_id: begun.delete(part.id) ? part.id : part.callID,
         });
+        begun.delete(part.callID);
       }
       if (event.type === "session.idle") {
         // Forget texts that were interrupted.

@@ -130,6 +130,17 @@ def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin
     assert not client.session_list(label=f"native_session={origin}-fork").sessions
 
 
+@pytest.mark.requirement("HOK-17")
+@pytest.mark.parametrize("id", ["c1", "prt_t"])
+def test_a_call_fails_under_the_id_under_which_it_began(plugin: Plugin, client: SyncClient, id: str) -> None:
+    """For the call of a command's sub-agent, opencode passes the id of its part."""
+    before: Call = ("tool.execute.before", {"sessionID": plugin.native, "tool": "task", "callID": id}, {"args": {}})
+    plugin.play(plugin.prompt("msg_1", "a"), plugin.tool("running"), before, plugin.tool("error", error="denied"))
+    events = [each.event for each in client.session_events(plugin.id).events]
+    calls = [(each["event"], each["call"]) for each in events if each["event"].startswith("tool_")]
+    assert calls == [("tool_call", id), ("tool_result", id)]
+
+
 @pytest.mark.requirement("HOK-23")
 def test_an_image_in_an_output_is_an_attachment(plugin: Plugin, client: SyncClient) -> None:
     file = {"type": "file", "mime": "image/png", "url": "data:image/png;base64,aGk=", "filename": "a.png"}
