@@ -68,7 +68,7 @@ async def events_to_leave_out(
     make = partial(
         ExistingEvents, events, state.unrecorded, before, own or None, has_commits=has_commits,
         redact=redact_as_stored, written=0 if whole else written, whole=whole,
-        continued_at=state.continued_at,
+        continued_at=state.continued_at, is_claude=source.format in ("claude-code", "claude-stream-json"),
     )  # fmt: skip
     existing = make()
     if not (source.agent or source.is_spawned):

@@ -18,6 +18,7 @@ from ctxd.formats.compacted_window import replaces
 from ctxd.formats.harness_session import portable_call
 from ctxd.imports.plan_types import PlannedDelta
 from ctxd.transcripts.claude_code import INJECTED, is_typed, without_notices, wrapper_of
+from ctxd.transcripts.codex import context_kind
 from ctxd.transcripts.hook_events import another_call_id, native_call_id
 from ctxd.transcripts.opencode import SUBTASK, SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of
@@ -70,6 +71,7 @@ class ExistingEvents:
     wrote from a context of the session; ``events`` are those after it. ``whole``: the bytes of the source that are
     imported including events that the session has, because the source has turns before them, or goes back to one of
     them. ``continued_at``: the end of the line that was the first to continue the session, 0 before there is one.
+    ``is_claude``: the session is one of Claude Code.
     Memory: about 150 bytes for each event.
     """
 
@@ -85,6 +87,7 @@ class ExistingEvents:
         written: int = 0,
         whole: int = 0,
         continued_at: int = 0,
+        is_claude: bool = True,
     ) -> None:
         self.since = since
         self.written = written
@@ -112,7 +115,7 @@ class ExistingEvents:
         """The ids of calls that share a native id and were not found yet, by that id, in order."""
         self._current: dict[str, str] = {}
         """The recorded id of the call of the transcript that used a shared native id last."""
-        for event in chain.from_iterable(map(_as_read, events)):
+        for event in chain.from_iterable(map(_as_read, events)) if is_claude else events:
             if isinstance(event, ToolCallEvent):
                 self._reused.setdefault(native_call_id(event.call), OrderedDict())[event.call] = None
             for key in _keys(event)[:1]:
@@ -287,8 +290,8 @@ class HandedOverStart(NamedTuple):
 
 
 def _as_read(event: Event) -> list[Event]:
-    """Return the events that a transcript has for an event of hooks: earlier versions recorded some notices as prompts,
-    or at the start of prompts."""
+    """Return the events that a transcript of Claude Code has for an event of hooks: earlier versions recorded some
+    notices as prompts, or at the start of prompts."""
     if not isinstance(event, PromptEvent):
         return [event]
     if (kind := wrapper_of(event.text)) is not None:
@@ -327,7 +330,9 @@ def _text_key(event: Event, text: str) -> Key | None:
             return _place("prompt", event), _digest(text)
         case ResponseEvent() if text:
             return _place("response", event), _digest(text)
-        case SystemEvent() if event.sidechain is None and event.kind in (*_SUBMITTED, SYNTHETIC, wrapper_of(text)):
+        case SystemEvent() if event.sidechain is None and event.kind in (
+            *_SUBMITTED, SYNTHETIC, wrapper_of(text), context_kind(text),
+        ):  # fmt: skip
             return "notice", _digest(text)
         case _:
             return None

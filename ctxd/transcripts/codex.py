@@ -391,12 +391,17 @@ def _is_second(event: typed.Event, others: Counter[int], own: Counter[int]) -> b
     return False
 
 
-def _context_kind(item: Record, text: str) -> str | None:
-    """Return the kind of a user message that the harness wrote; None for one of the user."""
+def context_kind(text: str) -> str | None:
+    """Return the kind of a user message that the harness wrote, by its text; None for another text."""
     if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
         return EXTERNAL if wrapper[2] else _KINDS[(wrapper[1] or wrapper[3]).lower()]
-    if _WARNING.match(text):
-        return "warning"
+    return "warning" if _WARNING.match(text) else None
+
+
+def _context_kind(item: Record, text: str) -> str | None:
+    """Return the kind of a user message that the harness wrote; None for one of the user."""
+    if (kind := context_kind(text)) is not None:
+        return kind
     parts = records_of(record_of(item.get(_PASSTHROUGH)).get("content_item_metadata"))
     sources = [record_of(part.get("provenance")).get("type") for part in parts]
     return UNNAMED if sources and _NOT_TYPED.issuperset(sources) else None

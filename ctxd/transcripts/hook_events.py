@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.claude_code import INJECTED, read_session, without_notices, wrapper_of
-from ctxd.transcripts.codex import HISTORY, is_failed_command, read_rollout
+from ctxd.transcripts.codex import HISTORY, context_kind, is_failed_command, read_rollout
 from ctxd.transcripts.hook_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import (
@@ -222,32 +222,41 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         case "PostToolUse" | "PostToolUseFailure":
             is_failed = event == "PostToolUseFailure" or (harness == "codex" and _is_failed_command(record))
             return _with_texts(harness, _tool(found, record, place, is_failed=is_failed), record, place)
+        case "UserPromptSubmit":
+            return _prompt(harness, found, record, place)
         case _ if event in _MESSAGES:
             return _MESSAGES[event](found, record, place)
         case "PostCompact":
             return _compaction(found, record, place, tuple(_lines_of(harness, record, place)))
         case _ if event in _UNRECORDED:
             return found
-        case _ if event in _STATED:
-            stated = as_text(record.get(_STATED[event]))
-            notice = typed.SystemEvent(text=stated, kind=_kind(event), meta=_rest(record), **place)
-            return found._replace(events=(notice,))
         case _:
-            return found._replace(events=(typed.OpaqueEvent(kind=event, data=_rest(record), **place),))
+            return found._replace(events=(_notice(event, record, place),))
 
 
-def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+def _notice(event: str, record: Record, place: dict[str, Any]) -> typed.Event:
+    """Return what is recorded of an event that is neither a call nor a message."""
+    if event not in _STATED:
+        return typed.OpaqueEvent(kind=event, data=_rest(record), **place)
+    return typed.SystemEvent(text=as_text(record.get(_STATED[event])), kind=_kind(event), meta=_rest(record), **place)
+
+
+def _prompt(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     text, id = as_text(record.get("prompt")), _turn(record)
     if not text:
         return found._replace(events=(typed.SystemEvent(kind="empty_prompt", meta=_rest(record), **place),))
     meta = _rest(record, "prompt", "prompt_id", "turn_id")
     # codex accepts several prompts in one turn.
     op_id = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
-    wrapper = wrapper_of(text) or (INJECTED if record.get("source") in _OF_HARNESS else None)
+    # A person may begin a prompt with the tags of another harness.
+    is_claude = harness == "claude-code"
+    wrapper = wrapper_of(text) if is_claude else context_kind(text) if harness == "codex" else None
+    if wrapper is None and is_claude and record.get("source") in _OF_HARNESS:
+        wrapper = INJECTED
     if wrapper is not None:
         notice = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=meta, **place)
         return found._replace(events=(notice,), op_id=op_id)
-    notices, own = without_notices(text)
+    notices, own = without_notices(text) if is_claude else ([], text)
     prompt = typed.PromptEvent(id=id, text=own, meta=meta, **place)
     return found._replace(events=(*(msgspec.structs.replace(each, **place) for each in notices), prompt), op_id=op_id)
 
@@ -367,7 +376,6 @@ def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookIn
 
 
 _MESSAGES: Final = {
-    "UserPromptSubmit": _prompt,
     "SyntheticText": _synthetic_text,
     "Stop": _response,
     "SubagentStop": _response,

@@ -11,7 +11,7 @@ from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.hook_events import native_call_id
 from ctxd.transcripts.record_decoding import Line
 from ctxd_client import connect_sync
-from ctxd_protocol.event_types import ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import PromptEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
 from tests.spec.harness_files import Pi, Thread
 from tests.spec.test_exactly_once import FORMAT, Session
@@ -190,3 +190,22 @@ def test_a_command_of_codex_fails_in_its_hook_as_in_its_rollout(running: Running
     assert status == ("fail" if code else "ok")
     (read,) = (each.event for each in read_rollout([Line(0, json.loads(lines[2]))]))
     assert isinstance(read, ToolResultEvent) and read.is_error == (status == "fail")
+
+
+@pytest.mark.requirement("IMP-20")
+def test_a_prompt_of_codex_that_begins_with_a_tag_of_claude_code_is_recorded_once(
+    running: Running, tmp_path: Path
+) -> None:
+    text = "<terminal>ls</terminal>\nwhy?"
+    thread = Thread()
+    thread.begin()
+    thread.add("", type="message", role="user", content=[{"type": "input_text", "text": text}])
+    thread.answer("a")
+    thread.write(tmp_path / "sources")
+    harness = Harness(running, tmp_path / "home", "codex", thread.thread)
+    harness.hook("UserPromptSubmit", prompt=text, turn_id="p1")
+    harness.hook("Stop", last_assistant_message="text a", turn_id="p1")
+    harness.hook("SessionEnd", reason="other")
+    counted = imported(running, "codex", tmp_path / "sources")["events"]
+    assert not {"prompt", "response"} & counted.keys(), "the hooks have recorded them"
+    assert [event.text for event in events(harness) if isinstance(event, PromptEvent)] == [text]

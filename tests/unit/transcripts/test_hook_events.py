@@ -6,6 +6,7 @@ import pytest
 
 from ctxd.transcripts.hook_events import read_hook
 from ctxd_protocol.event_types import PromptEvent, SystemEvent
+from ctxd_protocol.session_types import Harness
 
 
 @pytest.mark.parametrize("missing", ["session_id", "hook_event_name"])
@@ -47,3 +48,25 @@ def test_a_prompt_that_claude_code_itself_submitted_is_a_notice(source: str | No
     given = {"session_id": "n", "hook_event_name": "UserPromptSubmit", "prompt": "Goal set: k", "source": source}
     (event,) = read_hook("claude-code", json.dumps(given), 1).events
     assert isinstance(event, kind) and getattr(event, "kind", "injected") == "injected"
+
+
+@pytest.mark.requirement("IMP-20")
+@pytest.mark.parametrize("harness", ["codex", "pi", "opencode"])
+@pytest.mark.parametrize("source", [None, "system"])
+@pytest.mark.parametrize(
+    "text", ["<terminal>ls</terminal>\nwhy?", "<bash-input>ls</bash-input>", "<task-notification>a</task-notification>"]
+)
+def test_a_prompt_with_tags_of_claude_code_is_a_prompt_of_another_harness(
+    harness: Harness, source: str | None, text: str
+) -> None:
+    given = {"session_id": "n", "hook_event_name": "UserPromptSubmit", "prompt": text, "source": source}
+    (found,) = read_hook(harness, json.dumps(given), 1).events
+    assert isinstance(found, PromptEvent) and found.text == text
+
+
+@pytest.mark.requirement("IMP-20")
+def test_a_hook_of_codex_reads_the_tags_of_codex() -> None:
+    text = "<user_shell_command>ls</user_shell_command>"
+    given = {"session_id": "n", "hook_event_name": "UserPromptSubmit", "prompt": text}
+    kinds = [type(read_hook(name, json.dumps(given), 1).events[0]) for name in ("codex", "claude-code", "pi")]
+    assert kinds == [SystemEvent, PromptEvent, PromptEvent]
