@@ -29,9 +29,9 @@ from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import items
 from ctxd.formats.codex_v1 import timestamp
 from ctxd.formats.harness_session import NewSession, written
-from ctxd.formats.losses import Losses
+from ctxd.formats.losses import Losses, content_loss
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
-from ctxd.formatting import size
+from ctxd.formatting import count, size
 from ctxd.imports.existing_events import HandedOverStart
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
@@ -310,13 +310,21 @@ def _report(run: Invocation, harness: HarnessCommand, result: HandedOver) -> Non
         run.screen.document({**result._asdict(), "harness": harness})
         return
     if result.left_out:
-        parts = ", ".join(f"{part} ({times:,})" for part, times in result.left_out.items())
-        run.screen.note(f"left out of {result.native_session}: {parts}")
+        run.screen.note(f"left out of {result.native_session}: {_described(result.left_out)}")
     if run.screen.quiet:
         run.screen.line(result.native_session)
         return
     steps = [("cd", result.cwd), *([result.imports, ("rm", result.file)] if result.imports else []), result.command]
     run.screen.line(" && ".join(map(shlex.join, steps)))
+
+
+def _described(left_out: dict[str, int]) -> str:
+    """Return the parts of the conversation that were left out, then the number of the harness's own records."""
+    named = [(name, times) for part, times in left_out.items() if (name := content_loss(part))]
+    parts = [f"{name} ({times:,})" for name, times in named]
+    if others := sum(left_out.values()) - sum(times for _, times in named):
+        parts.append(f"{count(others, 'record')} of the harness itself (--json lists all)")
+    return ", ".join(parts)
 
 
 def _become(result: HandedOver) -> NoReturn:

@@ -11,6 +11,26 @@ _PLACE: Final = frozenset({"text", "summary"})
 """Fields that hold an event's text, under either name."""
 
 
+_MESSAGES: Final = frozenset(
+    {
+        "prompt",
+        "response",
+        "thinking",
+        "tool_call",
+        "tool_result",
+        "compaction",
+        "agent_message",
+        "inter_agent_communication",
+    }
+)
+"""Kinds of events with content for a model."""
+
+_CONTENT: Final = frozenset({"text", "summary", "args", "tool", "attachments", "is_error", "encrypted"})
+"""Fields of such events that are content."""
+
+_SIDECHAIN: Final = "sidechain "
+
+
 class Loss(NamedTuple):
     """A part that was left out, and how many times.
 
@@ -38,7 +58,7 @@ class Losses:
 
     def drop(self, event: Event) -> None:
         """Count an event that was left out."""
-        self._counts[f"sidechain {event_kind(event)}" if event.sidechain is not None else event_kind(event)] += 1
+        self._counts[f"{_SIDECHAIN}{event_kind(event)}" if event.sidechain is not None else event_kind(event)] += 1
 
     def compare(self, event: Event, kept: Event) -> None:
         """Count each field of ``event`` that is missing or different in ``kept``, the same event read back."""
@@ -49,6 +69,19 @@ class Losses:
             value = getattr(event, field)
             if value and value != (event_text(kept) if field in _PLACE else getattr(kept, field, None)):
                 self._counts[f"{kind}.{field}"] += 1
+
+
+def content_loss(part: str) -> str:
+    """Return the name of a part of the conversation as a person reads it; empty for a record of the harness itself."""
+    kind = part.removeprefix(_SIDECHAIN)
+    of_agent = " of a sub-agent" if kind != part else ""
+    if " " in kind:
+        return "" if " as " in kind else part
+    kind, _, field = kind.partition(".")
+    if kind not in _MESSAGES or (field and field not in _CONTENT):
+        return ""
+    named = "mark of a failed call" if field == "is_error" else kind.replace("_", " ")
+    return f"{named}{of_agent}" if not field or field == "is_error" else f"{field} of a {named}{of_agent}"
 
 
 def event_kind(event: Event) -> str:

@@ -16,7 +16,15 @@ from ctxd.click_support import Stop
 from ctxd.formats.losses import Losses
 from ctxd.transcripts.format_detection import read
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import (
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from tests.client.running import Running
 from tests.spec.test_commands import ctx
 from tests.spec.test_session_start import story, tip
@@ -139,6 +147,9 @@ def test_omitted_content_is_reported(
     assert handed("resume", commit, "--in", "pi")["left_out"] == {"output of an interrupted call": 1, "thinking": 1}
     done = ctx(daemon, "resume", commit, "--in", "pi", "--cwd", str(tree), HOME=str(home))
     assert done.stderr.endswith("output of an interrupted call (1), thinking (1)\n")
+    s.append(events=[SystemEvent(kind="resume"), OpaqueEvent(kind="atis-latch", data={}), ResponseEvent(text="So.")])
+    done = ctx(daemon, "resume", s.id, "--in", "pi", "--cwd", str(tree), HOME=str(home))
+    assert done.stderr.endswith("thinking (1), 2 records of the harness itself (--json lists all)\n")
 
 
 @pytest.mark.requirement("HND-2")
