@@ -89,6 +89,12 @@ def is_array(format: str) -> bool:
     return known is not None and not known.is_lines
 
 
+def has_lines(format: str) -> bool:
+    """Return True for a known format whose deltas are lines of JSON."""
+    known = DELTA_FORMATS.get(format)
+    return known is not None and known.is_lines
+
+
 def measure_event(event: Event) -> tuple[int, int]:
     """Return the number of messages of an event, 1 or 0, and the bytes of its text."""
     if not isinstance(event, CONVERSATION):

@@ -3,13 +3,17 @@
 Beside the call and its output, harnesses write copies of the output, such as the request that contained it.
 """
 
-from collections.abc import Set
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Iterator, Set
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.sessions.event_erasure import ErasedContent
+from ctxd.transcripts.hook_events import native_call_id
+from ctxd.transcripts.record_decoding import PART
 from ctxd_protocol.session_types import PURGED_TEXT
 
 _IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
@@ -25,39 +29,92 @@ _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+_PART_MARK: Final = f'"type":"{PART}"'.encode()
+_TEXTS: Final = ("text", "latin1")
+_SAMPLE_CHARS: Final = 64
+
+
+class _Named(NamedTuple):
+    """The calls by their native ids, and the forms in which lines name them: also in JSON inside of a text."""
+
+    calls: Set[str]
+    quoted: tuple[bytes, ...]
+    inner: re.Pattern[str]
+
+    def is_in(self, data: bytes) -> bool:
+        """True if ``data`` may name a call."""
+        return any(each in data for each in self.quoted)
+
+
+def native_id(call: str) -> str:
+    """Return the harness's own id of the tool call ``call``, which may be an alias: see ``toolcall_alias``."""
+    own = call.split(":", 2)[-1].rstrip("~") if call.startswith("toolcall:") else call
+    return native_call_id(own)
+
+
 def without_calls(content: Content, calls: Set[str], gone: ErasedContent) -> Content:
-    """Return JSON ``content`` without the arguments and outputs of ``calls``, native ids, and without ``gone`` in the
-    lines that name one of them; itself if it names none."""
+    """Return lines of JSON, ``content``, without the arguments and outputs of ``calls``, native ids, and without
+    ``gone`` in the lines that name one of them; itself if it names none."""
     data = encode_content(content)
-    names = [_encode(call) for call in calls]
-    if not any(name in data for name in names):
+    names = [_encode(call)[1:-1] for call in calls]
+    each = "|".join(re.escape(name.decode()) for name in names)
+    inner = re.compile(rf'''"(?:{"|".join(_IDS)})\\*"\s*:\s*\\*"(?:{each})\\*"''')
+    # In JSON inside of a text, backslashes precede the quotes.
+    named = _Named(calls, tuple(form for name in names for form in (b'"%b"' % name, b'"%b\\' % name)), inner)
+    if not named.is_in(data) and _PART_MARK not in data:
         return content
-    lines = [_line(line, calls, gone) if any(name in line for name in names) else line for line in data.split(b"\n")]
-    return decode_content(b"\n".join(lines))
+    left: list[bytes] = []
+    for is_part, run in groupby(data.split(b"\n"), lambda line: line.startswith(b"{" + _PART_MARK)):
+        lines = list(run)
+        left += _parts(lines, named, gone) if is_part else _lines(lines, named, gone)
+    made = b"\n".join(left)
+    return content if made == data else decode_content(made)
 
 
-def _line(line: bytes, calls: Set[str], gone: ErasedContent) -> bytes:
+def _lines(lines: Iterable[bytes], named: _Named, gone: ErasedContent) -> Iterator[bytes]:
+    for line in lines:
+        yield _line(line, named, gone) if named.is_in(line) else line
+
+
+def _parts(lines: list[bytes], named: _Named, gone: ErasedContent) -> Iterator[bytes]:
+    """Yield parts of long lines, all of them without text if one names a call. A part whose line began in another
+    commit loses its text if its middle is in a purged text."""
+    records = [_decode(line) for line in lines]
+    texts = [next((record[name] for name in _TEXTS if isinstance(record.get(name), str)), "") for record in records]
+    goes = any(named.inner.search(text) for text in texts)
+    for line, record, text in zip(lines, records, texts, strict=True):
+        sample = text[len(text) // 2 :][:_SAMPLE_CHARS]
+        if not (goes or (len(sample) == _SAMPLE_CHARS and any(sample in each for each in gone.in_lines))):
+            yield line
+            continue
+        yield _encode({name: PURGED_TEXT if name in _TEXTS else value for name, value in record.items()})
+
+
+def _line(line: bytes, named: _Named, gone: ErasedContent) -> bytes:
     try:
         record = _decode(line)
     except (msgspec.DecodeError, RecursionError):
         # A part of a long line, or a damaged one: what of it belongs to the call is not known.
         return _encode(PURGED_TEXT)
-    left = _without(record, calls, gone)
+    left = _without(record, named, gone)
+    if left == record and not any(each in line for each in named.quoted[::2]):
+        # It names a call only in a text.
+        return line
     if isinstance(left, dict) and _COPY in left:
         left[_COPY] = PURGED_TEXT
     return _encode(left)
 
 
-def _without(value: Any, calls: Set[str], gone: ErasedContent) -> Any:  # noqa: ANN401 - any JSON value
+def _without(value: Any, named: _Named, gone: ErasedContent) -> Any:  # noqa: ANN401 - any JSON value
     match value:
         case str():
-            return PURGED_TEXT if gone.quotes(value) else value
+            return PURGED_TEXT if gone.quotes(value) or named.inner.search(value) else value
         case list():
-            return [_without(each, calls, gone) for each in value]
-        case dict() if any(isinstance(value.get(name), str) and value[name] in calls for name in _IDS):
+            return [_without(each, named, gone) for each in value]
+        case dict() if any(isinstance(value.get(name), str) and value[name] in named.calls for name in _IDS):
             return {name: _described(name, each) for name, each in value.items()}
         case dict():
-            return {name: _without(each, calls, gone) for name, each in value.items()}
+            return {name: _without(each, named, gone) for name, each in value.items()}
         case _:
             return value
 

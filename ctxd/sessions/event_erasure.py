@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import encoded, items, joined
+from ctxd.formats.delta_formats import has_lines
 from ctxd.objects.commit_document import STORED_NAMES, commit_hash
 from ctxd.objects.document import Content, Document, encode_content, require_text
 from ctxd.objects.generated_ids import segments_prefix
@@ -119,6 +120,11 @@ class ErasedContent:
     def encoded_texts(self) -> tuple[bytes, ...]:
         """``texts`` in UTF-8."""
         return tuple(text.encode() for text in self.texts)
+
+    @cached_property
+    def in_lines(self) -> tuple[str, ...]:
+        """``texts`` as they are in lines of JSON: arguments unchanged, others as strings."""
+        return (*self.texts, *(_encode(text).decode()[1:-1] for text in self.texts))
 
     def event(self, event: Event) -> Event:
         """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
@@ -266,7 +272,7 @@ def _commit(gone: ErasedContent, document: Document, lines: Callable[[Content], 
         payload = {**payload, "tags": [tag for tag in tags if not gone.quotes(tag)]}
     if payload.get(STORED_NAMES["format"]) == events_v1.NAME and isinstance(content, bytes):
         content = _delta(gone, content)
-    elif content is not None and lines is not None:
+    elif content is not None and lines is not None and has_lines(payload.get(STORED_NAMES["format"], "")):
         content = lines(content)
     if payload is document.payload and content is document.content:
         return None

@@ -19,7 +19,7 @@ from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
-from ctxd.sessions.call_erasure import without_calls
+from ctxd.sessions.call_erasure import native_id, without_calls
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (
     ErasedContent,
@@ -34,15 +34,15 @@ from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_loading import batched
 from ctxd.sessions.stored_session import events_size
-from ctxd.store import component_text_index
+from ctxd.store import commit_index, component_text_index
 from ctxd.store.idempotency import Resend
-from ctxd.store.purge import KIND, decode_counts, with_texts
+from ctxd.store.purge import COMMITS_OF, KIND, decode_counts, restated_by, with_texts
 from ctxd.store.version_store import VersionStore
-from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
-from ctxd.transcripts.hook_events import native_call_id
+from ctxd.store.write_types import Pending, PurgeRequest, Replay, Restate, Write
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import Receipt
 
+_COMMITS_READ: Final = 64
 _HISTORY: Final = 500
 
 Purging = Callable[[str], AbstractAsyncContextManager[Sequence[str]]]
@@ -93,8 +93,13 @@ async def purge(
         return await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if id.startswith(COMMIT_PREFIX):
         return await _purge_imported(store, guard, call, ids, live, family)
+    gone = ErasedContent(await _texts(store, id))
+    restate = make_eraser(gone, partial(without_calls, calls={native_id(id)}, gone=gone))
+    async with family(live.session) as others:
+        sessions = (live.session, *others)
+    # Found before the locks are taken, and not in the thread that commits: a session may have 100,000 commits.
+    copies = await _commits_to_restate(store, sessions, restate)
     async with live.lock:
-        gone = ErasedContent(await _texts(store, id))
         count = freed = 0
         async with aclosing(read_pages(live)) as pages:
             async for page in pages:
@@ -110,8 +115,8 @@ async def purge(
                 asked = PurgeRequest(
                     ids,
                     guard.keyed_hash,
-                    within=list_chat_entities((live.session, *others)),
-                    restate=make_eraser(gone, partial(without_calls, calls={native_call_id(id)}, gone=gone)),
+                    within=(*(_without_commits((live.session, *others)) if count else ()), *copies),
+                    restate=restate,
                     sharing=without_bundle,
                     messages=count,
                 )
@@ -123,6 +128,20 @@ async def purge(
     if not (is_moved and count):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
+
+
+async def _commits_to_restate(store: VersionStore, sessions: Sequence[str], restate: Restate) -> list[str]:
+    """Return the commits of ``sessions`` that ``restate`` changes. Raises: CtxdError corrupt; those of the store."""
+    found: list[str] = []
+    for session in sessions:
+        ids = await store.read_index(partial(commit_index.of_session, session=session))
+        for some in batched(ids, _COMMITS_READ):
+            found += await store.read_index(partial(restated_by, ids=some, restate=restate))
+    return found
+
+
+def _without_commits(sessions: Sequence[str]) -> list[str]:
+    return [name for name in list_chat_entities(sessions) if not name.startswith(COMMITS_OF)]
 
 
 async def _purge_imported(

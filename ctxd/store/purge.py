@@ -181,6 +181,26 @@ def with_texts(connection: sqlite_file.Connection, texts: Iterable[str]) -> list
     return list(dict.fromkeys(version.id for version in found))
 
 
+def restated_by(connection: sqlite_file.Connection, ids: Iterable[str], restate: Restate) -> list[str]:
+    """Those of ``ids`` of which ``restate`` changes a version. Raises: CtxdError corrupt; as ``restate``."""
+    versions, found = SqliteBackend(connection), list[str]()
+    for id in ids:
+        for version in versions.history(id, corrections=True):
+            if version.body is not None and _restated_one(connection, version, restate) is not None:
+                found.append(id)
+                break
+    return found
+
+
+def _restated_one(connection: sqlite_file.Connection, version: Version, restate: Restate) -> Document | None:
+    assert version.body is not None, "a deletion has no document"
+    text = None if version.content is None else _inline(connection, version.content)
+    try:
+        return restate(decode_document(version.id, version.body, text))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CtxdError("corrupt", f"{version.id} cannot be read: {error}") from error
+
+
 def _key(version: Version) -> tuple[str, int, int]:
     return version.id, version.valid_time, version.tx
 

@@ -122,6 +122,8 @@ def test_a_purge_names_the_other_sessions_whose_texts_it_erases_before_and_after
         words = ["purge", f"chat:{fork}", "--turn", "2"]
         foreseen = programs.run("ctx", [*words, "--dry-run"], env=environ)
         assert foreseen.returncode == 0 and f"the same text in {origin.id}" in foreseen.stdout
+        named = json.loads(programs.run("ctx", [*words, "--dry-run", "--json"], env=environ).stdout)
+        assert (named["objects"], named["sessions"]) == ([f"chat:{fork}"], [origin.id])
         assert client.session_events(origin.id).events[0].event["text"] == "Go on with it."
         done = json.loads(programs.run("ctx", [*words, "--yes", "--json"], env=environ).stdout)
         assert done["sessions"] == [origin.id]
