@@ -1194,7 +1194,7 @@ class ClientMethods(ABC):
         return await self.call(Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult))
 
     async def object_purge(
-        self, object: str, *, turns: Sequence[int] | None = None, dry_run: bool = False, op_id: str | None = None
+        self, object: str, *, turns: Sequence[int] | None = None, op_id: str | None = None, dry_run: bool = False
     ) -> ObjectPurgeResult:
         """Erase an object's content for good, in every version.
 
@@ -1211,7 +1211,7 @@ class ClientMethods(ABC):
             Call(
                 "object.purge",
                 ObjectPurgeParams(
-                    object=object, turns=None if turns is None else tuple(turns), dry_run=dry_run, op_id=op_id
+                    object=object, turns=None if turns is None else tuple(turns), op_id=op_id, dry_run=dry_run
                 ),
                 ObjectPurgeResult,
             )
@@ -1346,7 +1346,7 @@ class ClientMethods(ABC):
     async def context_list(
         self, session: str | None = None, *, after: int = 0, limit: int = 100, context_id: str | None = None
     ) -> AssemblyListResult:
-        """List recorded assemblies of a session, or find one of any session by its id.
+        """List a session's recorded assemblies; without a session, find one by its id.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2518,7 +2518,7 @@ class SessionMethods:
     async def assemblies(
         self, *, after: int = 0, limit: int = 100, context_id: str | None = None
     ) -> AssemblyListResult:
-        """List recorded assemblies of a session, or find one of any session by its id.
+        """List a session's recorded assemblies; without a session, find one by its id.
 
         Raises: ``NotFound`` (session_not_found).
 

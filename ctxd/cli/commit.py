@@ -386,6 +386,8 @@ def materialize(
     COMMIT defaults to the newest of the session. The context has the format of its commits unless --format names
     another. Commits of the daemon and of the client library have the format events-v1, which is binary.
     """
+    if output is not None and (counts or run.screen.as_json):
+        raise click.UsageError(f"-o excludes {'--counts' if counts else '--json'}: no context is written to FILE")
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit

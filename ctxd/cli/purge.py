@@ -81,7 +81,9 @@ def purge(
             id, what = _target(client, session, object, turns)
         except (NotFound, Stop):
             # Only a hook event that the daemon has not received may have it.
-            if not turns and yes and (waiting := _erase_waiting(socket, (object, os.path.abspath(object)))):
+            if turns or dry_run or not yes:
+                raise
+            if waiting := _erase_waiting(socket, (object, os.path.abspath(object))):
                 return _erased_waiting(run, waiting)
             raise
         beside = _with_content(client, object.removeprefix(_CHAT)) if commits else []
@@ -91,7 +93,7 @@ def purge(
             foreseen = client.object_purge(id, turns=turns or None, dry_run=True)
             what += _also(foreseen.sessions)
             if dry_run:
-                run.screen.document(foreseen) if run.screen.as_json else run.screen.line(f"would erase {what}")
+                _report_foreseen(run, msgspec.structs.replace(foreseen, objects=(id, *beside)), what)
                 return OK
             _require_confirmed(what)
         quoted = (id, object, os.path.abspath(object) if "/" in object else "")
@@ -123,6 +125,13 @@ def _require_confirmed(what: str) -> None:
         raise Stop(USAGE, f"cannot confirm the erasure of {what}: standard input is not a terminal", hint="add --yes")
     if not click.confirm(f"Erase {what}?", err=True):
         raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
+
+
+def _report_foreseen(run: Invocation, foreseen: ObjectPurgeResult, what: str) -> None:
+    if run.screen.as_json:
+        run.screen.document(foreseen)
+    else:
+        run.screen.line(f"would erase {what}")
 
 
 def _also(sessions: Sequence[str]) -> str:

@@ -138,6 +138,7 @@ def _on_disk(paths: tuple[Path, ...], rules: Path | None) -> _Found:
         for hit in guard.scanner.hits(data):
             line = data.count(b"\n", 0, hit.start) + 1
             found.items.append(FoundSecret(place=guard.redacted(place), line=line, rule=hit.rule))
+    found.left_out = [LeftOut(guard.redacted(each.place), each.reason) for each in found.left_out]
     return found
 
 

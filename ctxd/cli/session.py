@@ -279,11 +279,13 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
     with run.client() as client:
         moment = Times()
         session = revision
-        if at is not None and revision is not None and is_revision(revision):
-            raise Stop(USAGE, "--at excludes a moment in REV: both name where the fork begins", hint="leave one out")
         if revision is not None and is_revision(revision):
-            moment = fork_times(client, past := locate(client, revision))
-            session = past.session
+            past = locate(client, revision)
+            # The id of a session may look like a moment.
+            if at is not None and not past.revision.is_now:
+                message = "--at excludes a moment in REV: both name where the fork begins"
+                raise Stop(USAGE, message, hint="leave one out")
+            moment, session = fork_times(client, past), past.session
         commit = None
         if at is not None:
             found = located_commit(client, at, session)

@@ -17,11 +17,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that replaces ``path``, with the mode of that file, at the end of the body. A device or a pipe at
     ``path`` is opened itself. Raises: Stop if it cannot be written, also from the body."""
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
+        # Before links are followed: that of a pipe, as in /dev/fd, leads to no path.
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
                 yield file
             return
+        target = Path(os.path.realpath(path))
         beside = target.parent / f".ctx-{os.getpid()}-{time.monotonic_ns()}"
         try:
             with beside.open("xb") as file:

@@ -1190,7 +1190,7 @@ class SyncClientMethods(ABC):
         return self.call(Call("object.sessions", ObjectSessionsParams(object=object), ObjectSessionsResult))
 
     def object_purge(
-        self, object: str, *, turns: Sequence[int] | None = None, dry_run: bool = False, op_id: str | None = None
+        self, object: str, *, turns: Sequence[int] | None = None, op_id: str | None = None, dry_run: bool = False
     ) -> ObjectPurgeResult:
         """Erase an object's content for good, in every version.
 
@@ -1207,7 +1207,7 @@ class SyncClientMethods(ABC):
             Call(
                 "object.purge",
                 ObjectPurgeParams(
-                    object=object, turns=None if turns is None else tuple(turns), dry_run=dry_run, op_id=op_id
+                    object=object, turns=None if turns is None else tuple(turns), op_id=op_id, dry_run=dry_run
                 ),
                 ObjectPurgeResult,
             )
@@ -1340,7 +1340,7 @@ class SyncClientMethods(ABC):
     def context_list(
         self, session: str | None = None, *, after: int = 0, limit: int = 100, context_id: str | None = None
     ) -> AssemblyListResult:
-        """List recorded assemblies of a session, or find one of any session by its id.
+        """List a session's recorded assemblies; without a session, find one by its id.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2498,7 +2498,7 @@ class SyncSessionMethods:
         return self._calls.context_why(self.id, object)
 
     def assemblies(self, *, after: int = 0, limit: int = 100, context_id: str | None = None) -> AssemblyListResult:
-        """List recorded assemblies of a session, or find one of any session by its id.
+        """List a session's recorded assemblies; without a session, find one by its id.
 
         Raises: ``NotFound`` (session_not_found).
 

@@ -151,6 +151,14 @@ def test_fork_takes_a_turn_a_commit_or_nothing(daemon: Running, s: SyncSession, 
     assert json.loads(ctx(daemon, "session", "fork", "--at", made.commit, "--json").stdout)["base"] == s.id
     quiet = ctx(daemon, "session", "fork", s.id, "-q").stdout.strip()
     assert len(said(client.session(quiet))) == 4
+    # The id of a session may look like a moment; a bare @ after it is none.
+    named = client.session_fork(s.id, fork=f"{s.id}@2").session
+    client.session(named).user("later")
+    own = client.commit_checkpoint("claude-code-v1", '{"n":2}\n', session=named).commit
+    for session in (named, f"{named}@"):
+        assert json.loads(ctx(daemon, "session", "fork", session, "--at", own.commit, "--json").stdout)["base"] == named
+    refused = ctx(daemon, "session", "fork", f"{s.id}@1", "--at", made.commit)
+    assert refused.returncode == 2 and "--at excludes a moment in REV" in refused.stderr
 
 
 @pytest.mark.requirement("SES-28")

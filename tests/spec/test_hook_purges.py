@@ -91,3 +91,14 @@ def test_a_purge_erases_the_events_that_wait_for_other_sockets(harness: Harness)
     assert failed.returncode == 1 and str(odd) in failed.stderr
     found = [*harness.waiting(), *harness.home.glob("state/ctx-hook/*/*.event")]
     assert len(found) == 2 and not any(b"SECRET" in path.read_bytes() for path in found)
+
+
+@pytest.mark.requirement("HOK-6")
+@pytest.mark.parametrize("object", ["toolu_known", "toolu_other"])
+def test_a_dry_run_erases_no_event_that_waits(harness: Harness, object: str) -> None:
+    harness.tool("toolu_known", "known")
+    harness.daemon.kill()
+    harness.tool(object, "SECRET one")
+    harness.daemon.start()
+    ctx(harness, "purge", object, "-s", harness.session, "--yes", "--dry-run")
+    assert any(b"SECRET one" in path.read_bytes() for path in harness.waiting())

@@ -131,8 +131,8 @@ class ObjectPurgeParams(Params, frozen=True, kw_only=True):
     turns: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=PAGE_ITEMS_MAX)] | None = (
         None
     )
-    dry_run: bool = False
     op_id: OpIdText | None = None
+    dry_run: bool = False
 
 
 class ObjectPurgeResult(Result, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """``ctx artifact``, against a real daemon."""
 
 import json
+import os
 import random
 
 import pytest
@@ -32,6 +33,24 @@ def test_a_file_is_put_and_got_back_byte_for_byte(real, socket, tmp_path, data):
     assert ref in real("artifact", "ls", "-q").out and ref[:12] in real("artifact", "ls").out
     missing = real("artifact", "get", "0123456789", "-o", str(tmp_path / "none"))
     assert missing.code == 3 and "ctx artifact ls" in missing.err and not (tmp_path / "none").exists()
+
+
+@pytest.mark.requirement("ART-10")
+def test_a_file_is_got_into_a_pipe_that_only_a_descriptor_names(real, socket, tmp_path):
+    (tmp_path / "in").write_bytes(b"small")
+    ref = real("artifact", "put", str(tmp_path / "in")).out.strip()
+    reader, writer = os.pipe()
+    try:
+        # As in ctx artifact get … -o >(gzip).
+        got = real("artifact", "get", ref, "-o", f"/dev/fd/{writer}")
+        assert got.code == 0, got.err
+        assert os.read(reader, 100) == b"small"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    (tmp_path / "link").symlink_to("link")
+    assert real("artifact", "get", ref, "-o", str(tmp_path / "link")).code == 0
+    assert (tmp_path / "link").read_bytes() == b"small"
 
 
 @pytest.mark.requirement("ART-10")

@@ -6,6 +6,8 @@ pytestmark = pytest.mark.timeout(120)
 
 MODEL = "claude-sonnet-4-5"
 
+LEFT = "no version of it is left; longer texts that quote it stay: ctx search finds words"
+
 
 @pytest.fixture
 def requested(real, session):
@@ -53,7 +55,7 @@ def test_a_purge_names_each_file_that_still_exists_as_its_next_change_is_recorde
     copy.write_bytes(file.read_bytes())
     session.read("/w/copy.py")
     done = real("purge", "/w/a.py", "--yes")
-    assert (done.code, done.out.splitlines()[-1]) == (0, "nothing of it is left")
+    assert (done.code, done.out.splitlines()[-1]) == (0, LEFT)
     rest = "still exists: its next change is recorded again, with all of its text; remove the text from the file first"
     assert done.err.splitlines() == [f"{file} {rest}", f"{copy} {rest}"]
     file.write_text("one\ntwo\nthree\n")
@@ -89,11 +91,11 @@ def test_the_json_of_a_purge_counts_the_commits_that_are_left(real, own):
 def test_a_purge_of_a_turn_names_the_tool_calls_whose_outputs_stay(real, session):
     call, chat = f"call-of-{session.id}", f"chat:{session.id}"
     done = real("purge", chat, "--turn", "1", "--yes")
-    lines = ["nothing of the messages is left", f"the output of 1 tool call stays: ctx purge {call}"]
+    lines = [LEFT, f"the output of 1 tool call stays: ctx purge {call}"]
     assert (done.code, done.out.splitlines()[1:]) == (0, lines)
     again = real("purge", chat, "--turn", "1", "--yes", "--json").json
     assert (again["outputs_left"], again["outputs"]) == (1, [call])
-    assert real("purge", chat, "--turn", "2", "--yes").out.endswith("\nnothing of it is left\n")
+    assert real("purge", chat, "--turn", "2", "--yes").out.endswith(f"\n{LEFT}\n")
     for number in range(4):
         session.tool("bash", {"command": "ls"}, output=f"{number}\n", command="ls", id=f"{number}-{session.id}")
     named = ", ".join(f"ctx purge {each}" for each in (call, f"0-{session.id}", f"1-{session.id}"))
@@ -101,4 +103,4 @@ def test_a_purge_of_a_turn_names_the_tool_calls_whose_outputs_stay(real, session
     assert out.endswith(f"\nthe outputs of 5 tool calls stay: {named}, and 2 more\n")
     for id in (call, *(f"{number}-{session.id}" for number in range(4))):
         assert real("purge", id, "--yes").code == 0
-    assert real("purge", chat, "--yes").out.endswith("\nnothing of it is left\n")
+    assert real("purge", chat, "--yes").out.endswith(f"\n{LEFT}\n")
