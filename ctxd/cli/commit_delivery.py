@@ -27,7 +27,9 @@ from ctxd.cli.undelivered_commits import (
     left_over,
     new_path,
 )
+from ctxd.click_support import Stop
 from ctxd.clock import SystemClock
+from ctxd.config import ConfigError
 from ctxd.formatting import count
 from ctxd.remedies import reason_of
 from ctxd.worker_threads import in_thread
@@ -155,7 +157,7 @@ class CommitDelivery:
             return True
         try:
             return bool(left_over(self._folder()))
-        except OSError:
+        except (OSError, ConfigError):
             return False
 
     async def store_rest(self) -> None:
@@ -196,7 +198,7 @@ class CommitDelivery:
         with anyio.CancelScope(shield=True):
             try:
                 file = await in_thread(self._opened)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, ConfigError) as error:
                 self._failure = str(error)
                 return
             while self._memory:
@@ -211,6 +213,9 @@ class CommitDelivery:
             await in_thread(lambda: file.append(self._kept(queued)))
         except OSError as error:
             self._failure = f"{file.path}: {error.strerror or error}"
+            return False
+        except (ConfigError, Stop) as error:
+            self._failure = str(error)  # Without the rules, the file might get secrets.
             return False
         return True
 
@@ -256,7 +261,7 @@ class CommitDelivery:
                     await self._send(client, queued)
         except CallFailed as error:
             self._failure = reason_of(error)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ConfigError) as error:
             self._failure = str(error)
         self._note_change()
         self.ended.set()
@@ -266,7 +271,10 @@ class CommitDelivery:
             return (await client.session_get(self._chain.session)).session.secrets
         from ctxd.config import load
 
-        return load().secrets_policy
+        try:
+            return load().secrets_policy
+        except ConfigError:
+            return self._policy
 
     async def _oldest(self) -> QueuedCommit | None:
         """Wait for the oldest commit that is not acknowledged, and return it; None at the end."""

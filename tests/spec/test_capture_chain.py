@@ -1,4 +1,4 @@
-"""The chain of a capture: the commit that it continues, and the current context beside it."""
+"""The chain of a capture: the commit that it continues, the current context beside it, and invalid settings."""
 
 import json
 import signal
@@ -120,3 +120,21 @@ def test_a_session_that_is_not_there_starts_no_agent_and_output_without_messages
         assert (done["commits"], done["newest"]) == (0, None), output
     with connect_sync(own.socket) as client:
         assert client.commit_list().commits == ()
+
+
+@pytest.mark.requirement("CAP-8")
+@pytest.mark.parametrize("setting", ["[secrets]\nrules = '/none.toml'", "["], ids=["rules", "settings"])
+def test_with_invalid_settings_the_agent_runs_and_only_the_daemon_stores_its_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    (tmp_path / "config/ctxd").mkdir(parents=True)
+    (tmp_path / "config/ctxd/ctxd.toml").write_text(setting)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    # Longer than the time after which waiting commits are written to the file.
+    ran = captured(Running(tmp_path), TURN + "time.sleep(3)\nprint('over', flush=True)\nsys.exit(3)", "--wait", "0.1")
+    assert ran.returncode == 3 and ran.stdout.endswith(b"over\n")
+    assert b"4 commits lost" in ran.stderr and b"toml: " in ran.stderr
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    with Running(tmp_path) as daemon:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        assert b"3 commits, the newest is" in captured(daemon, TURN).stderr
