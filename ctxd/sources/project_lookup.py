@@ -37,6 +37,8 @@ _OUTPUT_BYTES_MAX: Final = 1024 * 1024
 _KEPT: Final = 256
 _THREADS: Final = 2
 _ROOTS_READ: Final = 1000
+_ENTRIES_MAX: Final = 50_000
+"""Maximum objects and references of a sandbox's repository."""
 
 _PACKAGES: Final = (
     "package.json", "pyproject.toml", "Cargo.toml", "go.mod", "setup.py", "pom.xml", "build.gradle", "build.gradle.kts",
@@ -211,18 +213,25 @@ def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
 
 
 def _has_parts_elsewhere(folder: str) -> bool:
-    """True if the repository ``folder`` refers to another directory of objects, references or configuration."""
+    """True if the repository ``folder`` refers to another directory or file of objects, references or configuration, or
+    has too many for a check."""
     if any(os.path.lexists(f"{folder}/{name}") for name in ("commondir", "objects/info/alternates")):
         return True
-    try:
-        for part in ("", "objects", "objects/info", "objects/pack", "refs", "refs/heads"):
-            with os.scandir(f"{folder}/{part}") as entries:
-                if any(entry.is_symlink() for entry in entries):
-                    return True
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return True
+    number, left = 0, [f"{folder}/refs", f"{folder}/objects", folder]
+    while left:
+        place = left.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    number += 1
+                    if entry.is_symlink() or number > _ENTRIES_MAX:
+                        return True
+                    if place != folder and entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
     return False
 
 

@@ -236,6 +236,19 @@ async def test_a_repository_of_a_sandbox_is_followed_to_no_other_place(tmp_path)
         assert await lookup.project_of(str(box), in_sandbox=True) == Project(directory=str(box)), name
         shutil.rmtree(box)
         box.mkdir()
+    (tip,) = [each.read_text() for each in (secret / "refs/heads").iterdir()]
+    for ref in ("refs/heads/main", "refs/a/b/main"):
+        # Without objects/info, and with the objects of another repository in directories of its own.
+        (own / ref).parent.mkdir(parents=True)
+        (own / ref).write_text(tip)
+        (own / "HEAD").write_text(f"ref: {ref}\n")
+        for each in secret.glob("objects/??/*"):
+            (own / each.relative_to(secret)).parent.mkdir(parents=True, exist_ok=True)
+            (own / each.relative_to(secret)).symlink_to(each)
+        assert (await lookup.project_of(str(box))).roots, "it does lead there"
+        assert await lookup.project_of(str(box), in_sandbox=True) == Project(directory=str(box)), ref
+        shutil.rmtree(box)
+        box.mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     assert await lookup.project_of(f"{tmp_path}/link", in_sandbox=True) == Project(directory=f"{tmp_path}/link")
 
