@@ -277,7 +277,7 @@ class CommitQueue:
         self._fail(self._clear(), "store_failed", message, "not_applied", hint)
         failure = internal_error("the daemon failed to carry out the write", error.__cause__)
         outcome: Outcome = "not_applied"
-        if isinstance(error.__cause__, sqlite_file.ConstraintFailed) and batch[0].encoded.write.op_id is not None:
+        if isinstance(error.__cause__, sqlite_file.ConstraintFailed) and "journal.op_id" in str(error.__cause__):
             failure, outcome = made_already(), "unknown"
         self._fail(batch, failure.code, failure.message, outcome, failure.hint)
 

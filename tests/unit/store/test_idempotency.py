@@ -2,9 +2,10 @@
 
 import pytest
 
-from ctxd import limits
+from ctxd import limits, sqlite_file
 from ctxd.errors import CtxdError
 from ctxd.store.idempotency import Resend
+from ctxd.store.journal_writer import JournalWriter
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running, verified
 
@@ -87,3 +88,17 @@ async def test_an_operation_id_that_was_used_long_after_its_look_up_is_refused_a
         assert replay.result == b"r"
         await store.submit(write(document("t2"), op_id="op2")).wait()
     verified(root)
+
+
+@pytest.mark.requirement("RPC-4")
+async def test_another_violated_constraint_is_not_reported_as_made_already(root, monkeypatch):
+    def violate(*_):
+        raise sqlite_file.ConstraintFailed("UNIQUE constraint failed: content.hash")
+
+    async with running(root) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(JournalWriter, "_insert", violate)
+            with pytest.raises(CtxdError) as caught:
+                await store.submit(write(document("t1"), op_id="op", request=b"q")).wait()
+        assert (caught.value.code, caught.value.outcome) == ("internal_error", "not_applied")
+        await store.submit(write(document("t1"), op_id="op", request=b"q")).wait()
