@@ -20,7 +20,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_document import Position, commit_id, entity_id
+from ctxd.objects.commit_document import REVISION, Position, commit_id, entity_id
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, renamed, select_visible_versions
 from ctxd.objects.generated_ids import (
     assemblies_prefix,
@@ -274,11 +274,11 @@ async def tip_of(source: SessionSource, fork: str, branch: str) -> ContinuedComm
 async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[SourceCommit]:
     """Return ``commits`` with the rows that created them."""
     commits = list(commits)
-    # A commit without tags and summary has one version.
+    # Any other commit has one version. A purge may have removed the summary of a later one.
     changed = [
         stored.document.id
         for stored in commits
-        if stored.document.payload.keys() & {"tags", "summary"} or is_purged(stored.document)
+        if stored.document.payload.keys() & {"tags", "summary", REVISION} or is_purged(stored.document)
     ]
     versions = await histories(source, changed)
     return [

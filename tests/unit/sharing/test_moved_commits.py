@@ -14,8 +14,10 @@ from ctxd.objects.commit_document import entity_id
 from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import component_text_id, entry_id
 from ctxd.projection.ownership_checks import Fences
+from ctxd.sessions.live_session import WriteRequest
+from ctxd.sessions.purge_operations import purge_chat
 from ctxd.sessions.session_state import check
-from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.session_copy import LocalSession, dated, import_session, read_destination, read_history
 from tests.unit.commits.test_session_checkpoints import Household, household
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_remote_session import origin_of
@@ -259,3 +261,20 @@ async def test_component_texts_and_entries_of_another_host_are_read() -> None:
     origin = await origin_of(*puts)
     for id in ids:
         assert [stored.document.id for stored in await origin.scan(f"{id.partition('#')[0]}#")] == [id]
+
+
+@pytest.mark.requirement("HST-14")
+async def test_a_commit_whose_summary_a_purge_erased_keeps_the_row_that_made_it(tmp_path: Path) -> None:
+    async with household(tmp_path / "a") as a:
+        await a.world.call("session.create", agent="a", session="s")
+        await say(a.world, "s", ("user", "a secret prompt"))
+        commit = await committed(a, 1, session="s")
+        store, sessions = a.world.store, a.world.sessions
+        id = entity_id(commit)
+        made = (await store.heads((id,)))[id]
+        await a.world.call("commit.annotate", commit=commit, summary="a secret prompt")
+        call, live = WriteRequest("object.purge", "host"), await sessions.live("s")
+        await purge_chat(store, sessions.guard, call, sessions.purging, live, None)
+        head = (await store.heads((id,)))[id]
+        assert made is not None and head is not None and "summary" not in head.document.payload
+        assert [each[1] for each in await dated(LocalSession(store), [head])] == [made.tx]
