@@ -38,16 +38,6 @@ def mounts_in(text: str) -> list[Mounted]:
     return [_mounted(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def mounts_now(mountinfo: str = OWN_MOUNTS) -> list[Mounted]:
-    """Parse the file ``mountinfo``; empty if it cannot be read. Raises: ValueError."""
-    try:
-        with open(mountinfo, "rb") as file:
-            text = file.read()
-    except OSError:
-        return []
-    return mounts_in(os.fsdecode(text))
-
-
 def _mounted(number: int, line: str) -> Mounted:
     fields = line.split(" ")
     try:

@@ -164,17 +164,17 @@ class NodeReads:
         found: list[Version] = []
         for first in range(0, len(ids), _IDS_MAX):
             some = ids[first : first + _IDS_MAX]
-            docs = await self._documents(basis, some, basis.valid_time)
+            docs = await self._documents(basis, some)
             await self._require_unpurged(basis, [id for id in some if id not in docs])
             found += await self._decoded([docs[id] for id in some if id in docs])
         if any(version.tx > basis.tx for version in found):
             raise _Doubt
         return found
 
-    async def _documents(self, basis: _Basis, ids: Sequence[str], valid_time: int) -> dict[str, Doc]:
+    async def _documents(self, basis: _Basis, ids: Sequence[str]) -> dict[str, Doc]:
         """The documents of ``ids``, from a node that has the cursor of ``basis``."""
         own = cursor_id(self._writer)
-        docs = await basis.node.entities([own, *ids], valid_time=valid_time, tx_id=basis.tx_id)
+        docs = await basis.node.entities([own, *ids], valid_time=basis.valid_time, tx_id=basis.tx_id)
         if cursor_from_doc(docs.pop(own, None)) != basis.cursor:
             raise _Doubt
         return docs
@@ -187,11 +187,11 @@ class NodeReads:
 
     async def _decoded(self, docs: Sequence[Doc]) -> list[Version]:
         if len(docs) <= _INLINE_MAX:
-            return [self._version(doc, None) for doc in docs]
-        return await offload(lambda: [self._version(doc, None) for doc in docs], self._decoding)
+            return list(map(self._version, docs))
+        return await offload(lambda: list(map(self._version, docs)), self._decoding)
 
-    def _version(self, doc: Doc, valid_time: int | None) -> Version:
-        version, writer = from_doc(doc, valid_time)
+    def _version(self, doc: Doc) -> Version:
+        version, writer = from_doc(doc)
         if writer != self._writer:
             raise _Doubt
         return version
