@@ -153,9 +153,9 @@ def written(
     found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:
         return b""
-    # codex and pi continue their own sessions whatever comes first.
-    is_as_it_was = own and harness in ("codex", "pi")
-    if not is_as_it_was and not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
+    # codex and pi continue their own sessions whatever comes first. These notices are user messages of Claude Code.
+    is_begun = own and harness in ("codex", "pi") or isinstance(found[0], typed.PromptEvent | typed.CompactionEvent)
+    if not is_begun and getattr(found[0], "kind", None) not in (*BEFORE_PROMPTS, *ASKED_BY_OTHERS):
         found.insert(0, typed.PromptEvent(text=BEGUN, at=found[0].at))
     found = [msgspec.structs.replace(each, at=new.at if each.at is None else each.at) for each in found]
     match harness:

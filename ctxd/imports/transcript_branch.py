@@ -12,7 +12,7 @@ from ctxd.formats.compacted_window import FROM_AGENT, newest_within, replaces
 from ctxd.formats.delta_formats import measure_event
 from ctxd.imports.plan_types import Start
 from ctxd.transcripts.claude_code import QUEUE, is_typed
-from ctxd.transcripts.record_decoding import Record, number_of
+from ctxd.transcripts.record_decoding import Record, number_of, record_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
 
 
@@ -53,7 +53,8 @@ class Branch:
             messages, size = measure_event(event)
             self.messages += messages
             self.text += size
-            if isinstance(event, OpaqueEvent) and event.kind == QUEUE:
+            queued = record_of(event.data) if isinstance(event, OpaqueEvent) and event.kind == QUEUE else {}
+            if queued.get("operation") == "remove":
                 # Together with the lines before it, it may be a message.
                 self.is_counted = False
         self.times.append(max((event.at for event in events if event.at is not None), default=None))

@@ -18,7 +18,7 @@ from ctxd.transcripts.format_detection import LINE_READERS
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.record_decoding import Line
 from ctxd.transcripts.source_lines import SourceLine
-from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 
 
 class WholeImportCheck:
@@ -59,6 +59,7 @@ class WholeImportCheck:
         self._is_turn_recorded = self._is_compaction_missed = False
         # A prompt, or an event after those of a hand-over, that the session lacks and no import has continued it with.
         self._is_prompt_missed = self._is_event_missed = False
+        self._is_command_missed = False  # No response came after it yet.
         # Before the first line that the session has.
         self._is_asked = self._is_answered = bool(source.base) and not existing.since
 
@@ -78,16 +79,30 @@ class WholeImportCheck:
         is_after_continuation = self.existing.continued_at > 0 and line.end > start
         is_recorded, missed = self.existing.find(line, events)
         self._note_missed(events, missed, is_after_continuation)
+        own = [event for event in events if event.sidechain is None]
+        is_turn_missed = self._begins_turn(own, is_recorded)
         if line.end > max(self.existing.imported_whole, self.existing.written):
-            self._note_order([event for event in events if event.sidechain is None], missed, line.end)
+            self._note_order(own, missed, line.end, is_turn_missed)
         if self.is_first and line.end > self.existing.since:
             self._note_beginning(events, is_recorded)
         if is_recorded:
             self.is_needed |= self._is_compaction_missed
             self._last_recorded = self._plan.size - 1
             self.is_passed |= is_after_continuation
-        elif self.is_passed and any(is_typed(each) and not each.sidechain for each in events):
+        elif self.is_passed and is_turn_missed:
             self.is_needed = True
+
+    def _begins_turn(self, events: Sequence[Event], is_recorded: bool) -> bool:
+        """Return True for a prompt that the session lacks, and for the first response after a command that it lacks:
+        hooks do not report the commands that a harness runs without its model."""
+        if is_recorded:
+            self._is_command_missed = False
+            return False
+        is_answer = self._is_command_missed and any(isinstance(each, ResponseEvent | ToolCallEvent) for each in events)
+        typed = [event for event in events if is_typed(event)]
+        is_command = any(isinstance(each, SystemEvent) for each in typed)
+        self._is_command_missed = is_command or (self._is_command_missed and not is_answer)
+        return is_answer or any(isinstance(each, PromptEvent) for each in typed)
 
     def _note_missed(self, events: Sequence[Event], missed: Sequence[Event], is_after_continuation: bool) -> None:
         """Note the calls, outputs and compactions among the events that hooks have ``missed``."""
@@ -105,15 +120,15 @@ class WholeImportCheck:
                 # Chains of imports have the compactions of a continuation.
                 self._is_compaction_missed |= not is_after_continuation
 
-    def _note_order(self, events: Sequence[Event], missed: Sequence[Event], end: int) -> None:
+    def _note_order(self, events: Sequence[Event], missed: Sequence[Event], end: int, is_turn_missed: bool) -> None:
         """Note whether the ``events`` of the conversation in the line that ends at ``end`` are out of order: the
-        session lacks one of them, and has a later one."""
+        session lacks one of them, and has a later one. ``is_turn_missed``: they begin a turn that it lacks."""
         unseen = set(map(id, missed))
         if any(id(event) not in unseen for event in events):
             self.is_needed |= self._is_prompt_missed
             self.is_passed |= self._is_prompt_missed or self._is_event_missed
         elif not 0 < self.existing.continued_at <= end <= self._imported:
-            self._is_prompt_missed |= self._last_recorded >= 0 and any(map(is_typed, events))
+            self._is_prompt_missed |= self._last_recorded >= 0 and is_turn_missed
             self._is_event_missed |= self.existing.written > 0 and self.existing.is_over
             is_spoken = any(is_typed(event) or isinstance(event, ResponseEvent) for event in events)
             self.is_needed |= is_spoken and not self.existing.has_conversation

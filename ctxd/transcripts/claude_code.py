@@ -386,12 +386,17 @@ def _may_be_summary(record: Record) -> bool:
     the start of the copy that Claude Code before 2.0 made of a session to continue it."""
     if "session_id" in record:
         return bool(record.get("isSynthetic") or record.get("isReplay"))
-    return record.get("parentUuid", "") is None and as_text(record.get("version")).startswith(_COPYING_VERSIONS)
+    return record.get("parentUuid", "") is None and _is_of_copying_version(record)
+
+
+def _is_of_copying_version(record: Record) -> bool:
+    return as_text(record.get("version")).startswith(_COPYING_VERSIONS)
 
 
 def _kind_of_notice(record: Record, text: str) -> str | None:
     """Return the kind of the notice in a user record with ``text``; None for a prompt."""
-    if record.get("isMeta") or record.get("isSynthetic") or text.startswith(CAVEAT):
+    is_unmarked = text.startswith(CAVEAT) and _is_of_copying_version(record)
+    if record.get("isMeta") or record.get("isSynthetic") or is_unmarked:
         return "meta"
     found = wrapper_of(text) or ("interrupted" if text.startswith(_INTERRUPTED) else None)
     return found or (None if _is_persons(record) else INJECTED)

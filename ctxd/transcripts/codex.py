@@ -37,8 +37,8 @@ _TAGS: Final = (
     "send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS|"
     "hook_prompt|codex_internal_context|goal_context|extension_context|agent_message_board_notification"
 )
-_WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|<(external_)[\w.-]+[ >]|# (AGENTS\.md instructions))", re.I)
-_CLOSED: Final = re.compile(rf"</(?:{_TAGS}|external_[\w.-]+)>\Z", re.I)
+_WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|<(external_)[\w.-]+[ >]|# (AGENTS\.md instructions))", re.I | re.A)
+_CLOSED: Final = re.compile(rf"</(?:{_TAGS}|external_[\w.-]+)>\Z", re.I | re.A)
 """Start and end of a user message that the harness wrote; it recognises its own messages by both, in any case. Texts
 about mentioned files end with the user's own request."""
 
@@ -148,7 +148,7 @@ def directory_in(records: Iterable[Record]) -> str:
         item = record_of(record.get("payload")) or record
         text, _ = content_of(item.get("content"))
         if item.get("role") == "user" and (found := _DIRECTORY.match(text)):
-            return (found[1] or found[2]).strip()
+            return (found[1] or found[2] or "").strip()
     return ""
 
 
@@ -183,10 +183,10 @@ def has_conversation(file: IO[bytes]) -> bool:
         if _MESSAGE_EVENT.search(line) is not None:
             return True
         try:
-            kind = record_of(decoded(line)).get("type")
+            kind = as_text(record_of(decoded(line)).get("type"))
         except ValueError:
-            # A part of a long line, or a damaged one.
-            return True
+            # A part of a long line, or a damaged one, unless it is still written.
+            return line.endswith(b"\n") or len(line) == WHOLE_LINE_BYTES_MAX
         if kind not in _LEAD_IN:
             return True
     return False
@@ -403,7 +403,7 @@ def _context_kind(item: Record, text: str) -> str | None:
     if (kind := context_kind(text)) is not None:
         return kind
     parts = records_of(record_of(item.get(_PASSTHROUGH)).get("content_item_metadata"))
-    sources = [record_of(part.get("provenance")).get("type") for part in parts]
+    sources = [as_text(record_of(part.get("provenance")).get("type")) for part in parts]
     return UNNAMED if sources and _NOT_TYPED.issuperset(sources) else None
 
 

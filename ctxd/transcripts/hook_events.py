@@ -251,7 +251,7 @@ def _prompt(harness: Harness, found: HookInput, record: Record, place: dict[str,
     # A person may begin a prompt with the tags of another harness.
     is_claude = harness == "claude-code"
     wrapper = wrapper_of(text) if is_claude else context_kind(text) if harness == "codex" else None
-    if wrapper is None and is_claude and record.get("source") in _OF_HARNESS:
+    if wrapper is None and is_claude and as_text(record.get("source")) in _OF_HARNESS:
         wrapper = INJECTED
     if wrapper is not None:
         notice = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=meta, **place)

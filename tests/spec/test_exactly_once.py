@@ -565,3 +565,17 @@ def test_commits_of_a_capture_that_wait_are_left_to_the_hooks_too(session: Sessi
     os.rename(f"{there}.away", there)
     session.ctx("capture", "--", sys.executable, "-c", "")
     assert held(client, None) == Counter({f"{name} a": 1 for name in ("prompt", "run", "output", "answer")})
+
+
+@pytest.mark.requirement("HOK-14")
+def test_a_command_without_a_response_between_turns_with_hooks_needs_no_whole_import(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a")
+    session.write("user", text="<command-name>/model</command-name>\n<command-args></command-args>")
+    session.write("user", text="<local-command-stdout>Set model to x</local-command-stdout>")
+    session.turn("b")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == once("a", "b")
+    assert session.imported()["commits"] == 0

@@ -507,6 +507,15 @@ def test_responses_that_follow_each_other_are_separated(harness: HarnessCommand,
 
 
 @pytest.mark.requirement("HND-7")
+def test_a_session_in_an_editor_begins_with_what_is_open_there() -> None:
+    opened = typed.SystemEvent(kind="ide_opened_file", text="<ide_opened_file>a.go</ide_opened_file>")
+    found, left_out = made("claude", [opened, *TALK], own=True)
+    assert isinstance(found[0], typed.SystemEvent) and found[0].text == opened.text
+    prompts = [event.text for event in found if isinstance(event, typed.PromptEvent)]
+    assert prompts[0] == "Look at b.txt." and "system" not in left_out
+
+
+@pytest.mark.requirement("HND-7")
 def test_codex_keeps_messages_of_other_agents_but_not_its_session_preamble() -> None:
     told = {"type": "agent_message", "author": "a", "recipient": "b"}
     events = of_items(told)

@@ -418,3 +418,22 @@ def test_a_command_with_another_exit_code_than_0_has_failed(output: str, code: i
 )
 def test_an_exit_code_that_a_command_prints_is_not_its_own(output: str) -> None:
     assert not codex.is_failed_command(output)
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize("text", ["<\u017fkill>x</skill>", "<sk\u0131ll>x</skill>"])
+def test_a_tag_with_another_letter_is_a_prompt(text: str) -> None:
+    (found,) = codex.read_rollout([Line(1, said("user", text))])
+    assert found.event == PromptEvent(text=text)
+
+
+@pytest.mark.requirement("IMP-14")
+def test_members_of_other_types_are_passed_over() -> None:
+    parts = [{"provenance": {"type": ["harness"]}}]
+    record = {**said("user", "Go on."), "internal_chat_message_metadata_passthrough": {"content_item_metadata": parts}}
+    (found,) = codex.read_rollout([Line(1, record)])
+    assert isinstance(found.event, PromptEvent)
+    empty = said("user", "<environment_context>\nCurrent working directory:\n</environment_context>")
+    assert codex.directory_in([empty]) == ""
+    assert codex.has_conversation(BytesIO(b'{"type":["response_item"]}\n'))
+    assert not codex.has_conversation(BytesIO(b'{"type":"session_meta"}\n{"type":"respo'))

@@ -43,8 +43,10 @@ def test_a_hook_reads_what_is_open_in_an_editor_as_a_transcript_does() -> None:
 
 
 @pytest.mark.requirement("IMP-21")
-@pytest.mark.parametrize(("source", "kind"), [("system", SystemEvent), ("user", PromptEvent), (None, PromptEvent)])
-def test_a_prompt_that_claude_code_itself_submitted_is_a_notice(source: str | None, kind: type) -> None:
+@pytest.mark.parametrize(
+    ("source", "kind"), [("system", SystemEvent), ("user", PromptEvent), (None, PromptEvent), (["system"], PromptEvent)]
+)
+def test_a_prompt_that_claude_code_itself_submitted_is_a_notice(source: object, kind: type) -> None:
     given = {"session_id": "n", "hook_event_name": "UserPromptSubmit", "prompt": "Goal set: k", "source": source}
     (event,) = read_hook("claude-code", json.dumps(given), 1).events
     assert isinstance(event, kind) and getattr(event, "kind", "injected") == "injected"
