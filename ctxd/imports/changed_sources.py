@@ -8,15 +8,7 @@ from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.plan_types import PARSER, SPLITS_PARSER
 from ctxd.transcripts.harness_names import HarnessCommand
-from ctxd.transcripts.transcript_files import (
-    Skipped,
-    SourceSkipped,
-    Stat,
-    candidates,
-    is_of_source,
-    source_reason,
-    stat_of,
-)
+from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
 
 if TYPE_CHECKING:
     from ctxd.transcripts.discovery import Transcript
@@ -139,9 +131,8 @@ def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
 
 def _rollout_format(source: "Transcript", known: SourceState) -> "Format":
     """Return the format in which to read a rollout. A conversation of which some was imported keeps its format, even if
-    messages follow in the other form, as all its lines would be stored again. Raises: SourceSkipped if it was not
-    imported yet and has no message, which decides its format; as ``open_source``."""
-    from ctxd.transcripts.codex import conversation_in_events, has_conversation
+    messages follow in the other form, as all its lines would be stored again. Raises: as ``open_source``."""
+    from ctxd.transcripts.codex import conversation_in_events
     from ctxd.transcripts.source_lines import open_source
 
     imported = known.size if known.session == source.session else 0
@@ -149,10 +140,6 @@ def _rollout_format(source: "Transcript", known: SourceState) -> "Format":
         return "codex-events"
     with open_source(source.file) as file:
         begin = conversation_in_events(file)
-        if begin is None and not imported:
-            file.seek(0)
-            if not has_conversation(file):
-                raise SourceSkipped("no message yet")
     # Versions before this format have imported such a conversation as any other.
     return "codex" if begin is None or begin < imported else "codex-events"
 

@@ -101,9 +101,6 @@ HISTORY: Final = "replacement_history"
 """Member of compactions: the items that replace the conversation."""
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
-_LEAD_IN: Final = frozenset({"session_meta", "turn_context", "event_msg"})
-"""Types of the lines before the conversation of a rollout."""
-
 BARE_ITEMS: Final = frozenset(
     {
         "message",
@@ -174,22 +171,6 @@ def conversation_in_events(file: IO[bytes]) -> int | None:
             return None
         end, has_message, is_item = b"", False, False
     return None if has_message and is_item else begin
-
-
-def has_conversation(file: IO[bytes]) -> bool:
-    """Return True if a rollout has a line of a conversation, in either form. Reads up to that line. Memory: a few times
-    ``WHOLE_LINE_BYTES_MAX``."""
-    while line := file.readline(WHOLE_LINE_BYTES_MAX):
-        if _MESSAGE_EVENT.search(line) is not None:
-            return True
-        try:
-            kind = as_text(record_of(decoded(line)).get("type"))
-        except ValueError:
-            # A part of a long line, or a damaged one, unless it is still written.
-            return line.endswith(b"\n") or len(line) == WHOLE_LINE_BYTES_MAX
-        if kind not in _LEAD_IN:
-            return True
-    return False
 
 
 def _is_message_item(line: bytes, is_item: bool) -> bool:

@@ -319,9 +319,9 @@ def _headless_session(record: Record) -> str:
     return next((as_text(record[name]) for name in names if as_text(record.get(name))), "")
 
 
-def _claude_code(known: Transcript, records: list[Record]) -> Transcript | Skipped:
+def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     """Return the source of a session file. Its session is in the file name, else in the last record: a copied beginning
-    has that of another session. Without any, the file is skipped until it has a message."""
+    has that of another session."""
     path = known.file
     agent = next((as_text(each.get("agentId")) for each in records if as_text(each.get("agentId"))), "")
     placed = [each for each in records if "uuid" in each]
@@ -337,8 +337,6 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript | Skipp
     first = next((as_text(each.get("sessionId")) for each in records if as_text(each.get("sessionId"))), "")
     forked = next((record_of(each["forkedFrom"]) for each in records if "forkedFrom" in each), None)
     origin = as_text((forked or {}).get("sessionId")) or first
-    if not (native or first or placed):
-        return Skipped(known.path, "no message yet")
     is_copy = forked is not None or first not in ("", native)
     return known._replace(
         session=_session("claude", native or first, path),

@@ -215,32 +215,3 @@ def test_a_directory_on_a_windows_drive_is_a_project_by_its_place_in_wsl(
     assert (view.project is None) == (directory == "/")
     listed = client.session_list(project="parser", limit=1000).sessions
     assert (claude.id in [row.session for row in listed]) == (directory != "/")
-
-
-@pytest.mark.requirement("IMP-1")
-def test_a_rollout_whose_messages_are_events_has_each_line_once_however_it_grows(
-    daemon: Running, client: SyncClient, tmp_path: Path
-) -> None:
-    rollout = Codex()
-    rollout.write(tmp_path)
-    (skipped,) = imported(daemon, "codex", tmp_path)["skipped"]
-    assert skipped["reason"] == "no message yet"
-    for label, kind in (("a", "user_message"), ("b", "agent_message")):
-        rollout.add(label, "event_msg", type=kind, message=f"text {label}")
-        rollout.write(tmp_path)
-        assert imported(daemon, "codex", tmp_path)["skipped"] == []
-    assert views(client, rollout.id) == ["mab"]
-    assert lines(client, rollout.id) == {"m": 1, "a": 1, "b": 1}
-
-
-@pytest.mark.requirement("IMP-1")
-def test_a_copied_file_without_a_message_waits_for_its_session(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
-) -> None:
-    summary = {"type": "summary", "summary": "S", "leafUuid": "x", "label": "s"}
-    path = write(tmp_path / "copy.jsonl", [summary])
-    (skipped,) = imported(daemon, "claude", tmp_path)["skipped"]
-    assert skipped["reason"] == "no message yet"
-    write(path, [summary, *claude.turn("a", "b")])
-    assert imported(daemon, "claude", tmp_path)["sessions"] == [claude.id]
-    assert lines(client, claude.id) == {"s": 1, "a": 1, "b": 1}
