@@ -39,11 +39,12 @@ class _Named(NamedTuple):
 
     calls: Set[str]
     quoted: tuple[bytes, ...]
+    escaped: tuple[bytes, ...]
     inner: re.Pattern[str]
 
     def is_in(self, data: bytes) -> bool:
         """True if ``data`` may name a call."""
-        return any(each in data for each in self.quoted)
+        return any(each in data for each in (*self.quoted, *self.escaped))
 
 
 def native_id(call: str) -> str:
@@ -60,7 +61,7 @@ def without_calls(content: Content, calls: Set[str], gone: ErasedContent) -> Con
     each = "|".join(re.escape(name.decode()) for name in names)
     inner = re.compile(rf'''"(?:{"|".join(_IDS)})\\*"\s*:\s*\\*"(?:{each})\\*"''')
     # In JSON inside of a text, backslashes precede the quotes.
-    named = _Named(calls, tuple(form for name in names for form in (b'"%b"' % name, b'"%b\\' % name)), inner)
+    named = _Named(calls, tuple(b'"%b"' % name for name in names), tuple(b'"%b\\' % name for name in names), inner)
     if not named.is_in(data) and _PART_MARK not in data:
         return content
     left: list[bytes] = []
@@ -79,7 +80,12 @@ def _lines(lines: Iterable[bytes], named: _Named, gone: ErasedContent) -> Iterat
 def _parts(lines: list[bytes], named: _Named, gone: ErasedContent) -> Iterator[bytes]:
     """Yield parts of long lines, all of them without text if one names a call. A part whose line began in another
     commit loses its text if its middle is in a purged text."""
-    records = [_decode(line) for line in lines]
+    try:
+        records = [_decode(line) for line in lines]
+    except (msgspec.DecodeError, RecursionError):
+        # A client wrote what only begins like a part.
+        yield from _lines(lines, named, gone)
+        return
     texts = [next((record[name] for name in _TEXTS if isinstance(record.get(name), str)), "") for record in records]
     goes = any(named.inner.search(text) for text in texts)
     for line, record, text in zip(lines, records, texts, strict=True):
@@ -97,7 +103,7 @@ def _line(line: bytes, named: _Named, gone: ErasedContent) -> bytes:
         # A part of a long line, or a damaged one: what of it belongs to the call is not known.
         return _encode(PURGED_TEXT)
     left = _without(record, named, gone)
-    if left == record and not any(each in line for each in named.quoted[::2]):
+    if left == record and not any(each in line for each in named.quoted):
         # It names a call only in a text.
         return line
     if isinstance(left, dict) and _COPY in left:

@@ -125,7 +125,7 @@ async def purge(
         call.submitted = True
         await _settled(pending)
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
-    if not (is_moved and count):
+    if not (is_moved and (count or copies)):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
 

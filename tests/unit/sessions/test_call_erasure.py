@@ -51,6 +51,14 @@ def test_a_part_of_a_long_line_that_names_a_call_is_erased_whole() -> None:
     assert left == '"[purged]"'
 
 
+@pytest.mark.requirement("SEC-10")
+def test_a_damaged_part_is_erased_if_it_names_a_call_and_stops_no_purge() -> None:
+    damaged = f'{{"type":"ctxd-part","text":"\\"c1\\" {SECRET}'
+    assert without_calls(f"{damaged}\n", {"c1"}, ErasedContent([SECRET])) == '"[purged]"\n'
+    other = '{"type":"ctxd-part","text":'
+    assert without_calls(f"{other}\n", {"c1"}, ErasedContent([SECRET])) == f"{other}\n"
+
+
 def stored(line: bytes) -> list[str]:
     return [each.to_store.decode() for each in source_lines(BytesIO(line + b"\n"))]
 
