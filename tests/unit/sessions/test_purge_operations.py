@@ -233,6 +233,20 @@ async def test_the_chat_of_a_session_that_moved_is_residue_of_its_tool_call(tmp_
         assert (await w.sessions.live("s1")).recent, "the owner purges the chat"
 
 
+@pytest.mark.requirement("SEC-8")
+async def test_a_copy_in_a_commit_of_a_session_that_moved_makes_its_chat_residue(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "c1", "the secret")
+        fields = Fields(principal="host", at=1, format="claude-code-v1", checkpoint="explicit", session="s1")
+        line = '{"message":{"content":[{"tool_use_id":"c1","content":"the secret"}]}}\n'
+        commit = document_without_source("commit:ctx-12345678", "commit", msgspec.to_builtins(fields), line)
+        await w.store.submit(Write(kind="test", principal="host", session="s1", puts=(commit,))).wait()
+        w.sessions.moved_sessions["s1"] = MovedSession("other", None)
+        done = await w.call("object.purge", object="c1")
+        assert (done.complete, done.residue) == (False, ("chat:s1",))
+
+
 @pytest.mark.requirement("LST-9")
 @pytest.mark.parametrize("moved", [False, True])
 async def test_the_title_of_an_imported_session_that_moved_is_residue_of_its_commit(
