@@ -78,7 +78,7 @@ class SessionStart:
     def _note_purge(self, writes: DurableWrites) -> None:
         self._purges += sum(write.purge is not None for write, _ in writes)
 
-    async def create(self, actor: Actor, params: SessionCreateParams, request: WriteRequest) -> Accepted:
+    async def start(self, actor: Actor, params: SessionCreateParams, request: WriteRequest) -> Accepted:
         """Start a session with the template and context of ``params``.
 
         Raises: CtxdError commit_not_found, also for a principal without one; those of ``LifecycleOperations.create``,

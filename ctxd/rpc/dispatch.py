@@ -19,8 +19,11 @@ from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Capability, Method
 
 Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
-AsyncHandler = Callable[..., Coroutine[Any, Any, Answer]]
-Handler = AsyncHandler | Callable[..., Answer] | Callable[..., Coroutine[Any, Any, Answer] | Answer]
+Handler = (
+    Callable[..., Coroutine[Any, Any, Answer]]
+    | Callable[..., Answer]
+    | Callable[..., Coroutine[Any, Any, Answer] | Answer]
+)
 """A coroutine function of the caller and the method's params, and of the ``WriteRequest`` if the method writes; or a
 plain function if a call only looks something up in memory, in microseconds.
 

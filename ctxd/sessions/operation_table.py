@@ -1,7 +1,7 @@
 """Table of the operations on sessions, by method: writes of clients and of other parts of the daemon.
 
-``session.usage``, and ``session.create`` from a commit, are added in ``ctxd.daemon``; imported commits are written by
-``ctxd.commits``.
+The operations that concern other hosts too are called by ``ctxd.rpc.handlers.shared_sessions``: they are not in the
+table. ``ctxd.daemon`` adds ``session.usage``.
 
 Separate: it imports the module of every topic, and those do not import each other.
 """
@@ -36,15 +36,11 @@ class Operations:
         self.hooks = HookOperations(sessions, self.lifecycle, self.chat, self.toolcalls)
 
     def by_method(self) -> dict[str, Operation]:
-        """Return the operations by the names of their methods."""
+        """Return the operations that handle the method of their name, by method."""
         return {
-            "session.create": self.lifecycle.create,
             "session.configure": self.lifecycle.configure,
             "session.annotate": self.lifecycle.annotate,
-            "session.pause": self.lifecycle.pause,
-            "session.resume": self.lifecycle.resume,
             "session.close": self.lifecycle.close,
-            "session.fork": self.forks.fork,
             "session.remove": self.lifecycle.remove,
             "session.restore": self.lifecycle.restore,
             "session.append": self.chat.append,

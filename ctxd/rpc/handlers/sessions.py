@@ -1,6 +1,7 @@
-"""``session.*`` and every other operation of ``ctxd.sessions.operation_table``, bound to the methods of the same name.
+"""Handlers of the reads of one session, and of the collection of sessions.
 
-Reads of a session and the collection of sessions are handled here. A result is sent once the state in it is durable.
+The writes are in ``ctxd.sessions.operation_table`` and ``ctxd.rpc.handlers.shared_sessions``. A result is sent once the
+state in it is durable.
 """
 
 import re
@@ -12,25 +13,17 @@ from ctxd.formatting import moment
 from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, start_of_turn, turn_at, turn_not_found
 from ctxd.sessions.export import Exports
 from ctxd.sessions.live_session import Accepted, LiveSession
-from ctxd.sessions.operation_table import Operations
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_gc import SessionCollector
-from ctxd.sessions.session_listing import SessionLists
 from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_size, text_size
-from ctxd_protocol.methods import chat, session_list
+from ctxd_protocol.methods import chat
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
-
-
-def handlers(operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> dict[str, AsyncHandler]:
-    """Handlers by method name: all operations, the reads of sessions, and their collection."""
-    return operations.by_method() | bound(_SessionCalls(operations, notices, lists))
-
 
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})", re.ASCII)
 
@@ -38,13 +31,14 @@ CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 """Maximum characters of the turns in one page of a chat."""
 
 
-class _SessionCalls:
-    def __init__(self, operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> None:
-        self._sessions = operations.sessions
+class SessionCalls:
+    """Handlers of ``session.*`` that read one session, and of ``session.gc``."""
+
+    def __init__(self, sessions: Sessions, notices: NoticeFeeds) -> None:
+        self._sessions = sessions
         self._notices = notices
-        self._collector = SessionCollector(operations.sessions)
-        self._lists = lists
-        self._exports = Exports(operations.sessions.store, operations.sessions.guard)
+        self._collector = SessionCollector(sessions)
+        self._exports = Exports(sessions.store, sessions.guard)
 
     async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
@@ -89,9 +83,6 @@ class _SessionCalls:
             )
             live.require_current()
             return Accepted(live.barrier, lambda _: result)
-
-    async def session_list(self, _: Caller, params: session_list.SessionListParams) -> Accepted:
-        return await self._lists.page(params)
 
     async def session_gc(self, caller: Caller, params: wire.SessionGcParams) -> wire.SessionGcResult:
         return await self._collector.collect(caller, params)

@@ -1,17 +1,18 @@
-"""Handlers of ``session.*`` with several hosts on one log: ``resume`` acquires the session, ``pause`` waits until it is
-released, ``create`` and ``fork`` refuse ids of other hosts, ``list`` includes their sessions, and ``owner`` returns a
-session's owner.
+"""Handlers of the ``session.*`` that concern other hosts too, if several share one log: ``create`` and ``fork`` refuse
+ids of other hosts, ``resume`` acquires the session, ``pause`` waits until it is released, ``list`` includes their
+sessions, and ``owner`` returns a session's owner.
 
-The handlers of a single host are unchanged.
+On a single host they only call the operation of the same name.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.dispatch import Answer, AsyncHandler
+from ctxd.rpc.dispatch import Answer
 from ctxd.sessions.live_session import Accepted, WriteRequest
+from ctxd.sessions.operation_admission import Operation
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.session_listing import SessionLists
 from ctxd_protocol.methods import session_list
 from ctxd_protocol.methods import sessions as wire
@@ -21,82 +22,68 @@ if TYPE_CHECKING:
     # Loads an HTTP client, which only hosts with a node need.
     from ctxd.sharing.session_ownership import SessionOwnership
 
-_RESUME: Final = "session.resume"
-_PAUSE: Final = "session.pause"
-_CREATE: Final = "session.create"
-_FORK: Final = "session.fork"
-_LIST: Final = "session.list"
 
+class SharedSessionCalls:
+    """Handlers of ``session.*`` that may concern other hosts. ``start`` creates a session, from a context too.
 
-def handlers(
-    family: Mapping[str, AsyncHandler], hosts: "SessionOwnership | None", lists: SessionLists
-) -> dict[str, AsyncHandler]:
-    """Return ``family``, the methods of sessions on this host, extended by those of several; ``hosts`` ``None``: there
-    is one host."""
-    shared = _SharedCalls(family, hosts, lists)
-    table: dict[str, AsyncHandler] = {
-        **family,
-        "session.owner": shared.owner,
-        "session.hosts": shared.hosts,
-        _LIST: shared.list,
-    }
-    if hosts is None:
-        return table
-    return table | {_RESUME: shared.resume, _PAUSE: shared.pause, _CREATE: shared.create, _FORK: shared.fork}
+    ``hosts`` None: there is one host.
+    """
 
-
-class _SharedCalls:
     def __init__(
-        self, family: Mapping[str, AsyncHandler], hosts: "SessionOwnership | None", lists: SessionLists
+        self, operations: Operations, start: Operation, hosts: "SessionOwnership | None", lists: SessionLists
     ) -> None:
-        self._family = family
+        self._lifecycle = operations.lifecycle
+        self._forks = operations.forks
+        self._start = start
         self._lists = lists
         self._hosts = hosts
 
-    @property
-    def _others(self) -> "SessionOwnership":
+    def _require_hosts(self) -> "SessionOwnership":
         if self._hosts is None:
             hint = "Set store.shared on every host whose node is on the same log."
             raise CtxdError("unsupported", "this daemon shares its sessions with no other host", hint=hint)
         return self._hosts
 
-    async def owner(self, _: Caller, params: SessionParams) -> wire.SessionOwnerResult:
-        return await self._others.owner(params.session)
+    async def session_owner(self, _: Caller, params: SessionParams) -> wire.SessionOwnerResult:
+        return await self._require_hosts().owner(params.session)
 
-    async def hosts(self, _: Caller, __: Nothing) -> wire.SessionHostsResult:
-        return wire.SessionHostsResult(hosts=await self._others.hosts())
+    async def session_hosts(self, _: Caller, __: Nothing) -> wire.SessionHostsResult:
+        return wire.SessionHostsResult(hosts=await self._require_hosts().hosts())
 
-    async def resume(self, caller: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Answer:
-        async with self._others.acquire(params.session, caller.principal):
-            return await self._family[_RESUME](caller, params, call)
+    async def session_create(self, caller: Caller, params: wire.SessionCreateParams, call: WriteRequest) -> Answer:
+        if self._hosts is not None and params.session is not None:
+            await self._hosts.require_unknown(params.session)
+        return await self._start(caller, params, call)
 
-    async def pause(self, caller: Caller, params: wire.SessionPauseParams, call: WriteRequest) -> Answer:
-        answer = await self._family[_PAUSE](caller, params, call)
-        if params.wait:
-            if isinstance(answer, Accepted) and answer.pending is not None:
-                await answer.pending.wait()
-            await self._others.release(params.session)
-        return answer
+    async def session_fork(self, caller: Caller, params: wire.SessionForkParams, call: WriteRequest) -> Answer:
+        if self._hosts is not None:
+            await self._hosts.require_own(params.session)
+            if params.fork is not None:
+                await self._hosts.require_unknown(params.fork)
+        return await self._forks.fork(caller, params, call)
 
-    async def create(self, caller: Caller, params: wire.SessionCreateParams, call: WriteRequest) -> Answer:
-        if params.session is not None:
-            await self._others.require_unknown(params.session)
-        return await self._family[_CREATE](caller, params, call)
+    async def session_resume(self, caller: Caller, params: wire.SessionWriteParams, call: WriteRequest) -> Answer:
+        if self._hosts is None:
+            return await self._lifecycle.resume(caller, params, call)
+        async with self._hosts.acquire(params.session, caller.principal):
+            return await self._lifecycle.resume(caller, params, call)
 
-    async def fork(self, caller: Caller, params: wire.SessionForkParams, call: WriteRequest) -> Answer:
-        await self._others.require_own(params.session)
-        if params.fork is not None:
-            await self._others.require_unknown(params.fork)
-        return await self._family[_FORK](caller, params, call)
+    async def session_pause(self, caller: Caller, params: wire.SessionPauseParams, call: WriteRequest) -> Accepted:
+        accepted = await self._lifecycle.pause(caller, params, call)
+        if self._hosts is not None and params.wait:
+            if accepted.pending is not None:
+                await accepted.pending.wait()
+            await self._hosts.release(params.session)
+        return accepted
 
-    async def list(self, caller: Caller, params: session_list.SessionListParams) -> Answer:
+    async def session_list(self, _: Caller, params: session_list.SessionListParams) -> Answer:
         if not params.elsewhere:
-            return await self._family[_LIST](caller, params)
+            return await self._lists.page(params)
         if params.file is not None:
             hint = "Call the daemon of each host, or omit file."
             raise CtxdError("invalid_params", "elsewhere excludes file: other hosts know their own files", hint=hint)
-        others, filters = self._others, await self._lists.filters(params)
-        rows = [row for row in await others.elsewhere() if filters.passes(row)]
+        hosts, filters = self._require_hosts(), await self._lists.filters(params)
+        rows = [row for row in await hosts.elsewhere() if filters.passes(row)]
         rows = [row for row in rows if params.cursor is None or row.session > params.cursor]
         page = tuple(rows[: params.limit])
         more = page[-1].session if len(rows) > len(page) else None

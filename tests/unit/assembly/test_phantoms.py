@@ -12,14 +12,14 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import context, files, mounts, objects, sessions
+from ctxd.rpc.handlers import context, files, mounts, objects
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.live_session import LiveSession, write_request
 from ctxd.sessions.operation_table import Operations
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.stored_sessions import Household, household
-from tests.unit.sessions.world import lists
+from tests.unit.sessions.world import lists, session_handlers
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def call(home: Household, method: str, **params: Any) -> Any:
         bound(objects.ObjectCalls(home.sessions))
         | bound(files.FileCalls(home.sessions, home.indexer))
         | bound(mounts.MountCalls())
-        | sessions.handlers(
+        | session_handlers(
             Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions), lists(home)
         )
         | bound(context.ContextCalls(home.sessions, home.assembler, home.archive, home.checkpoints))

@@ -25,7 +25,6 @@ from ctxd.assembly.window_loading import ReadBound
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import sessions
 from ctxd.rpc.handlers.objects import SecretCalls
 from ctxd.sessions import chat_operations
 from ctxd.sessions.change_notices import NoticeFeeds
@@ -50,7 +49,7 @@ from ctxd_protocol.methods.epochs import EpochShowParams
 from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 from tests.unit.assembly.stored_sessions import MODELS_OF, Household, TestClock, household
-from tests.unit.sessions.world import lists
+from tests.unit.sessions.world import lists, session_handlers
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)
 FILES = ("main.py", "notes.md")
@@ -129,7 +128,7 @@ class Life:
     def enter(self, home: Household) -> None:
         self.home = home
         calls = Operations(home.sessions, home.indexer, Collapse(), "flag")
-        self.handlers = sessions.handlers(calls, NoticeFeeds(home.sessions), lists(home)) | bound(
+        self.handlers = session_handlers(calls, NoticeFeeds(home.sessions), lists(home)) | bound(
             SecretCalls(home.sessions, home.indexer)
         )
 

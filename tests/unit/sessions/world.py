@@ -16,7 +16,7 @@ from ctxd.indexing.stub_discovery import discover
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import files, mounts, objects, sessions
+from ctxd.rpc.handlers import files, mounts, objects, sessions, shared_sessions
 from ctxd.sessions import file_operations
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.live_session import Accepted, WriteRequest, write_request
@@ -41,6 +41,15 @@ def lists(of: Any) -> SessionLists:
     return SessionLists(of.sessions, of.indexer, _named_by_none)
 
 
+def session_handlers(operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> dict[str, Any]:
+    """The handlers of the methods of sessions, by method, on a single host; sessions begin without a context."""
+    return (
+        operations.by_method()
+        | bound(sessions.SessionCalls(operations.sessions, notices))
+        | bound(shared_sessions.SharedSessionCalls(operations, operations.lifecycle.create, None, lists))
+    )
+
+
 class World:
     """One run of a store and everything over it."""
 
@@ -51,7 +60,7 @@ class World:
         self.notices = NoticeFeeds(self.sessions)
         self.operations = Operations(self.sessions, self.indexer, Collapse(), "flag")
         self.handlers = (
-            sessions.handlers(self.operations, self.notices, lists(self))
+            session_handlers(self.operations, self.notices, lists(self))
             | bound(objects.ObjectCalls(self.sessions))
             | bound(objects.SecretCalls(self.sessions, self.indexer))
             | bound(files.FileCalls(self.sessions, self.indexer))
