@@ -18,10 +18,10 @@ from blake3 import blake3
 
 from ctxd import sqlite_file
 from ctxd.clock import Clock
-from ctxd.commits import delta_secrets as deltas
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
 from ctxd.commits.commit_reads import CommitViewer
+from ctxd.commits.delta_secrets import checks_format, count_delta, delta_captured
 from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
@@ -203,9 +203,9 @@ def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.Impor
     """A small delta in the form to be kept. Raises: CtxdError ``invalid_params``, ``unsupported``."""
     content = decode_content(data)
     counts = Counts(given.message_count or 0, given.token_count or 0)
-    if None in (given.message_count, given.token_count) or not deltas.is_scanned(params.format):
-        counts = deltas.count_delta(params.format, content)
-    kept = deltas.captured(capture, params.format, content)
+    if None in (given.message_count, given.token_count) or not checks_format(params.format):
+        counts = count_delta(params.format, content)
+    kept = delta_captured(capture, params.format, content)
     if kept is not content:
         data = encode_content(kept)
     digest = blake3(data).digest()

@@ -10,7 +10,6 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.clock import Clock
-from ctxd.commits import delta_secrets as deltas
 from ctxd.commits.commit import (
     VERSION,
     document,
@@ -20,6 +19,7 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
+from ctxd.commits.delta_secrets import checks_format, count_delta, delta_captured
 from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
@@ -176,9 +176,9 @@ class Commits(CommitReads):
             plain = decode_content(await self.store.get_artifact(given.ref)) if isinstance(given, Artifact) else given
 
             def work() -> tuple[Counts, Content]:
-                if is_counted and deltas.is_scanned(format):
-                    return Counts(0, 0), deltas.captured(capture, format, plain)
-                return deltas.count_delta(format, plain), deltas.captured(capture, format, plain)
+                if is_counted and checks_format(format):
+                    return Counts(0, 0), delta_captured(capture, format, plain)
+                return count_delta(format, plain), delta_captured(capture, format, plain)
 
             counts, content = await off_loop(size, work, sandbox=sandbox)
             held = given if isinstance(given, Artifact) and content is plain else await self.store.keep_content(content)

@@ -41,13 +41,13 @@ def count_delta(format: str, content: Content) -> Counts:
         raise _refused(format, "it names more items than fit into memory") from error
 
 
-def is_scanned(format: str) -> bool:
-    """True if ``captured`` refuses content that is not in ``format``."""
+def checks_format(format: str) -> bool:
+    """True if ``delta_captured`` refuses content that is not in ``format``."""
     known = DELTA_FORMATS.get(format)
     return known is not None and known.is_lines
 
 
-def captured(capture: Capture, format: str, content: Content) -> Content:
+def delta_captured(capture: Capture, format: str, content: Content) -> Content:
     """``content``, which ``count_delta`` has checked, in the form to be kept, with secrets flagged or redacted.
 
     Raises: CtxdError ``invalid_params`` for a CBOR map with a duplicate key; ``unsupported`` for a secret in bytes of
@@ -76,7 +76,7 @@ def found_in_delta(guard: Guard, format: str, content: Content) -> Secrets | Non
     content that is not in ``format`` is searched as text."""
     capture = Capture(guard, "flag")
     try:
-        captured(capture, format, content)
+        delta_captured(capture, format, content)
     except CtxdError:
         if isinstance(content, str):
             capture = Capture(guard, "flag")

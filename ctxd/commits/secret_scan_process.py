@@ -22,7 +22,7 @@ import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.commits import delta_secrets as deltas
+from ctxd.commits.delta_secrets import count_delta, delta_captured
 from ctxd.errors import CtxdError
 from ctxd.file_writes import write_all
 from ctxd.formats.delta_formats import Counts
@@ -286,8 +286,8 @@ def _captured(capture: Capture, format: str, given: int, kept: int) -> _Reply:
     try:
         with mmap.mmap(given, 0, access=mmap.ACCESS_READ) as mapped:
             content = decode_content(mapped[:])
-        counts = deltas.count_delta(format, content)
-        found = deltas.captured(capture, format, content)
+        counts = count_delta(format, content)
+        found = delta_captured(capture, format, content)
         if capture.redacted:
             del content
             write_all(kept, encode_content(found))

@@ -78,7 +78,7 @@ class SessionCheckpoints:
         self._has_tool_policy = False
         self._has_compaction_policy = False
         self._store.on_durable(self._note, types=("commit", "session"))
-        sessions.on_turn(self._note_turn)
+        sessions.on_head_with_checkpoints(self._note_head)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Make due checkpoints until cancelled. If the store refuses one, the session's next trigger makes it."""
@@ -87,7 +87,7 @@ class SessionCheckpoints:
         for session in catalog.states():
             # Turns that ended before the last shutdown.
             if (known := catalog.newest(session)) is not None and known[0].settings.checkpoint != "none":
-                self._note_turn(session, known[0])
+                self._note_head(session, known[0])
                 if known[0].settings.checkpoint == "compaction" and await self._has_new_compaction(session):
                     self._note_due(session, "compaction")
         while True:
@@ -109,7 +109,7 @@ class SessionCheckpoints:
         self._due[session] = max(trigger, self._due.get(session, trigger), key=rank)
         self._wake.set()
 
-    def _note_turn(self, session: str, head: SessionHead) -> None:
+    def _note_head(self, session: str, head: SessionHead) -> None:
         """Make a checkpoint of ``session`` soon: of whole turns if it is active, else of everything."""
         settings = head.settings
         if settings.checkpoint == "tool" and not self._has_tool_policy:
@@ -168,7 +168,7 @@ class SessionCheckpoints:
             self._store.note_fault(error)
         return False
 
-    def note_written(self, session: str) -> None:
+    def note_assembled(self, session: str) -> None:
         """Make a checkpoint of ``session`` soon if it was assembled since the newest one."""
         found = self._sessions.catalog.newest(session)
         if found is not None and found[0].assembly > self._newest.get(session, _Newest()).position.assembly:

@@ -27,12 +27,13 @@ from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.fork_operations import ForkMoment
+from ctxd.sessions.lifecycle_operations import session_result
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, find_replay
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.project_match import ProjectFilter
-from ctxd.sessions.secret_redaction import captured, off_loop
+from ctxd.sessions.secret_redaction import events_captured, off_loop
 from ctxd.sessions.session_catalog import Filters
-from ctxd.sessions.session_loading import FirstSegments, PurgedMeanwhile, batched
+from ctxd.sessions.session_loading import InitialChat, PurgedMeanwhile, batched
 from ctxd.sessions.session_settings import ContinuedCommit
 from ctxd.sessions.session_state import replay_deltas
 from ctxd.sessions.stored_session import AppendChat, RecordCalls, SessionDelta, events_size
@@ -43,9 +44,7 @@ from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext
 from ctxd_protocol.methods.session_list import SessionListParams
-from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionResult
-from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.session_types import SessionView
+from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams
 
 CHAT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum bytes of a context that becomes a chat, which is one write."""
@@ -92,21 +91,21 @@ class SessionStart:
         if (replay := await find_replay(self._store, request)) is not None:
             return await lifecycle.created_again(replay)
         viewer = CommitViewer(actor, None)
-        found, source = None, None
+        tip, source = None, None
         if context.session is not None:
             source = SessionForkParams(session=context.session, valid_time=context.valid_time, tx=context.tx)
         else:
-            found = await self._commits.find(viewer, await self._commit_of(context, actor, params.agent))
-            session = read_fields(found).session
-            if session is not None and await self._has_chat(session, found):
-                source = SessionForkParams(session=session, commit=commit_id(found.document.id))
+            tip = await self._commits.find(viewer, await self._commit_of(context, actor, params.agent))
+            session = read_fields(tip).session
+            if session is not None and await self._has_chat(session, tip):
+                source = SessionForkParams(session=session, commit=commit_id(tip.document.id))
         if source is not None:
-            moment = await self._operations.forks.moment(source)
-            found = await self._beyond_chat(source, moment)
-            if found is None:
+            moment = await self._operations.forks.moment_of(source)
+            tip = await self._beyond_chat(source, moment)
+            if tip is None:
                 return await self._forked(actor, params, source, moment, request)
-        assert found is not None, "a context that is no moment of a session is a commit"
-        commit, fields = commit_id(found.document.id), read_fields(found)
+        assert tip is not None, "a context that is no moment of a session is a commit"
+        commit, fields = commit_id(tip.document.id), read_fields(tip)
         while True:
             try:
                 return await self._restored(viewer, params, commit, fields, request)
@@ -131,13 +130,13 @@ class SessionStart:
         moment: ForkMoment,
         request: WriteRequest,
     ) -> Accepted:
-        made = await self._operations.forks.create(actor, params, source, moment, request)
-        if isinstance(made, Replay):
-            return await self._operations.lifecycle.created_again(made)
-        session, pending = made
+        forked = await self._operations.forks.create_fork(actor, params, source, moment, request)
+        if isinstance(forked, Replay):
+            return await self._operations.lifecycle.created_again(forked)
+        session, pending = forked
         await pending.wait()
         view = (await self._sessions.live(session)).view()
-        return Accepted(pending, lambda receipt: _result_of(view, receipt))
+        return Accepted(pending, lambda receipt: session_result(view, receipt))
 
     async def _has_chat(self, session: str, commit: Stored) -> bool:
         """True if ``session`` is on this host and had a chat or objects when the commit was made. Raises: CtxdError
@@ -287,7 +286,7 @@ class SessionStart:
             hint = "Commit a compaction after it, and start from that."
             raise CtxdError("unsupported", message, hint=hint, outcome="not_applied") from None
         policy = params.secrets or (self._operations.lifecycle.policy if like is None else like.secrets)
-        events = await captured(self._sessions.guard, policy, events)
+        events = await events_captured(self._sessions.guard, policy, events)
         deltas = list(_segments(*await self._with_calls(events)))
         state = await off_loop(size, partial(replay_deltas, deltas))
         end = Position(state.turn, len(state.turns[-1]), 0, len(state.index))
@@ -297,7 +296,7 @@ class SessionStart:
             request,
             like=like,
             continues=ContinuedCommit(commit, end),
-            begun=FirstSegments(deltas, size, lambda: self._purges != purges or self._store.is_purging()),
+            initial=InitialChat(deltas, size, lambda: self._purges != purges or self._store.is_purging()),
         )
 
     async def _with_calls(self, events: Sequence[Event]) -> tuple[list[str], list[Event]]:
@@ -351,9 +350,3 @@ def _segments(calls: Sequence[str], events: Sequence[Event]) -> Iterator[Session
             known, some, size = (), [], 0
     if some or known:
         yield (*known, AppendChat(tuple(some)))
-
-
-def _result_of(view: SessionView, receipt: Receipt | None) -> SessionResult:
-    if receipt is not None:
-        view = msgspec.structs.replace(view, updated_at=receipt.vt)
-    return SessionResult(session=view, receipt=receipt)

@@ -539,7 +539,7 @@ class Sandboxes:
         written = {write.session for write, _ in writes}
         written |= {each.payload.get("in") for write, _ in writes for each in write.puts if each.type == "commit"}
         for session in written & self._of_session.keys():
-            self._checkpoints.note_written(session or "")
+            self._checkpoints.note_assembled(session or "")
             for sandbox in self._of_session[session or ""]:
                 known = self._known[sandbox]
                 if known.sessions[0] == session:

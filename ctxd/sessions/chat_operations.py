@@ -14,7 +14,7 @@ from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.live_session import Accepted, Transaction
 from ctxd.sessions.operation_admission import OperationGroup, admitted
-from ctxd.sessions.secret_redaction import captured, off_loop
+from ctxd.sessions.secret_redaction import events_captured, off_loop
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, SessionDelta
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of, starts_turn
@@ -32,7 +32,7 @@ class ChatOperations(OperationGroup):
         """Append messages or events to the chat; each user message or prompt starts a turn."""
         live = tx.live
         events = events_from(params.messages, params.events)
-        events = await captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
+        events = await events_captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
         delta = append_delta(live.state, params.session, events, live.settings.collapse)
         turn = live.state.turn + sum(map(starts_turn, events))
         return tx.submit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
@@ -52,15 +52,15 @@ class ChatOperations(OperationGroup):
         return tx.submit(result, puts=(document,), floor_vt=floor_vt, valid_time=params.valid_time)
 
 
-def append_delta(state: SessionState, session: str, events: Sequence[Event], window: Collapse) -> SessionDelta:
+def append_delta(state: SessionState, session: str, events: Sequence[Event], collapse: Collapse) -> SessionDelta:
     """Return the change that appends ``events``; each prompt starts a turn, so older tool calls may leave the window.
 
     A tool result may name its object in any form that ``resolve`` accepts; it is stored with the object's full id.
     Raises: CtxdError invalid_params for a malformed event, and the errors of ``resolve``.
     """
-    appended = AppendChat(tuple(_kept(state, session, event) for event in events))
+    appended = AppendChat(tuple(_checked(state, session, event) for event in events))
     turn = state.turn + sum(map(starts_turn, events))
-    fallen = overdue(state, window, turn=turn) if turn != state.turn else ()
+    fallen = overdue(state, collapse, turn=turn) if turn != state.turn else ()
     return (appended, CollapseCalls(fallen)) if fallen else (appended,)
 
 
@@ -86,7 +86,7 @@ def _event_from(message: Message) -> Event:
     return event_of(message)
 
 
-def _kept(state: SessionState, session: str, event: Event) -> Event:
+def _checked(state: SessionState, session: str, event: Event) -> Event:
     if isinstance(event, PromptEvent) and not event.text and not event.attachments:
         raise CtxdError("invalid_params", "a prompt needs text or an attachment")
     for each in getattr(event, "attachments", ()):

@@ -20,7 +20,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
-from ctxd.sessions.secret_redaction import captured, off_loop
+from ctxd.sessions.secret_redaction import events_captured, off_loop
 from ctxd.sessions.session_objects import entries
 from ctxd.sessions.session_state import EventPosition, SessionState
 from ctxd.sessions.stored_session import events_size
@@ -181,9 +181,8 @@ class Exports:
         chars = 0
         found = await _events(live, steps[:limit])
         # Redacted before bytes become base64, in which no secret would be found.
-        events = dict(
-            zip(found, await captured(self._guard, "redact", [*found.values()], sandbox=live.session), strict=True)
-        )
+        captured = await events_captured(self._guard, "redact", [*found.values()], sandbox=live.session)
+        events = dict(zip(found, captured, strict=True))
         for step in steps[:limit]:
             record = await _record(self._store, live, step, events)
             records.append(record)

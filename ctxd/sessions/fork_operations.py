@@ -76,7 +76,7 @@ class ForkOperations(OperationGroup):
             pending, result = await self._forked(actor, request, session, params, changes)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
-    async def create(
+    async def create_fork(
         self,
         actor: Actor,
         params: SessionCreateParams,
@@ -121,7 +121,7 @@ class ForkOperations(OperationGroup):
         ``session.create``, which normalises the settings; None for ``session.fork``. Starts again if anything is purged
         meanwhile: content that the fork copies may be gone."""
         while True:
-            base, head, continues, purges = moment or await self.moment(source)
+            base, head, continues, purges = moment or await self.moment_of(source)
             moment = None
             settings = msgspec.structs.replace(continued(head.settings), base=base, continues=continues, **changes)
             if created is not None:
@@ -171,7 +171,7 @@ class ForkOperations(OperationGroup):
             raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
         return known[0]
 
-    async def moment(self, params: SessionForkParams) -> ForkMoment:
+    async def moment_of(self, params: SessionForkParams) -> ForkMoment:
         """Return the moment that ``params`` mean. Raises: as ``fork``."""
         purges = self.sessions.purges
         # Writes accepted before the call become durable, and enter the catalog.
@@ -259,7 +259,7 @@ class ForkOperations(OperationGroup):
 
     async def end_of_chat(self, base: ForkBase) -> EventPosition:
         """Return the end of the chat that a fork at ``base`` shares, as the place of the next event. Raises and cancel:
-        as ``SessionRegistry.live``."""
+        as ``Sessions.live``."""
         state = (await self.sessions.live(base.session)).state
         return state.pages.first_from(base.segments) or (len(state.turns) - 1, len(state.turns[-1]))
 

@@ -12,7 +12,7 @@ from ctxd.sessions.live_session import Accepted, Actor, Transaction, WriteReques
 from ctxd.sessions.operation_admission import OperationGroup, admitted
 from ctxd.sessions.reconciliation import reconciled, refresh
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session_loading import NOT_BEGUN, FirstSegments
+from ctxd.sessions.session_loading import EMPTY_CHAT, InitialChat
 from ctxd.sessions.session_settings import (
     ContinuedCommit,
     CreatedSession,
@@ -59,9 +59,9 @@ class LifecycleOperations(OperationGroup):
         *,
         like: SessionSettings | None = None,
         continues: ContinuedCommit | None = None,
-        begun: FirstSegments = NOT_BEGUN,
+        initial: InitialChat = EMPTY_CHAT,
     ) -> Accepted:
-        """Create a session, empty or ``begun``. ``like``: settings to use where ``params`` give none. The caller
+        """Create a session with the chat ``initial``. ``like``: settings to use where ``params`` give none. The caller
         resolves the context in ``params``, see ``ctxd.commits.session_start``.
 
         Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
@@ -84,17 +84,17 @@ class LifecycleOperations(OperationGroup):
         kept = kept_result(request, CreatedSession(session))
         # A client may send calls of the new session before the reply: they wait for its settings.
         async with self.sessions.loading(session):
-            settings = await self._begun_settings(actor, params, like, continues)
-            made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
+            settings = await self._settings_of_new(actor, params, like, continues)
+            made = await self.sessions.create(request, session, settings, params.system_prompt, kept, initial=initial)
         if isinstance(made, Replay):
             return await self.created_again(made)
         live, pending = made
         # Confine reads now, not at the first file: a symlink planted below the mounts may wait for another session.
         self.indexer.visibility.confine(live.mounts)
         view = live.view()
-        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+        return Accepted(pending, lambda receipt: session_result(view, receipt))
 
-    async def _begun_settings(
+    async def _settings_of_new(
         self,
         actor: Actor,
         params: session_methods.SessionCreateParams,
@@ -225,7 +225,7 @@ class LifecycleOperations(OperationGroup):
         pending = live.submit(tx.request, settings=settings)
         self.indexer.visibility.confine(live.mounts)
         view = live.view()
-        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+        return Accepted(pending, lambda receipt: session_result(view, receipt))
 
     @admitted("session.resume", _resumed_again, states=_OPEN)
     async def resume(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
@@ -256,7 +256,8 @@ class LifecycleOperations(OperationGroup):
         )
 
 
-def _view_result(view: SessionView, receipt: Receipt | None) -> session_methods.SessionResult:
+def session_result(view: SessionView, receipt: Receipt | None) -> session_methods.SessionResult:
+    """Return the result of a write after which the session is ``view``, still without the time of the write."""
     return session_methods.SessionResult(session=_at(view, receipt), receipt=receipt)
 
 

@@ -24,9 +24,9 @@ from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_catalog import Catalog, no_session, summary_of
 from ctxd.sessions.session_loading import (
-    NOT_BEGUN,
+    EMPTY_CHAT,
     SEGMENTS_INLINE_MAX,
-    FirstSegments,
+    InitialChat,
     InitialState,
     PurgedMeanwhile,
     build_initial_state,
@@ -91,7 +91,7 @@ class Sessions:
         self.folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
         """Folds sessions of many segments, one at a time."""
         self._on_live: list[Callable[[LiveSession], None]] = []
-        self._on_turn: list[Callable[[str, SessionHead], None]] = []
+        self._on_head_with_checkpoints: list[Callable[[str, SessionHead], None]] = []
         store.on_lost(self._drop)
         store.on_durable(self._note, types=("session",))
 
@@ -159,9 +159,9 @@ class Sessions:
         """Call ``callback`` with each session that is created or loaded. It must not raise."""
         self._on_live.append(callback)
 
-    def on_turn(self, callback: Callable[[str, SessionHead], None]) -> None:
+    def on_head_with_checkpoints(self, callback: Callable[[str, SessionHead], None]) -> None:
         """Call ``callback`` with each durable head of a session that has a checkpoint policy. It must not raise."""
-        self._on_turn.append(callback)
+        self._on_head_with_checkpoints.append(callback)
 
     def peek(self, session: str) -> LiveSession | None:
         """Return ``session`` if it is live, else None."""
@@ -262,7 +262,7 @@ class Sessions:
         prompt: str,
         result: bytes = b"",
         *,
-        begun: FirstSegments = NOT_BEGUN,
+        initial: InitialChat = EMPTY_CHAT,
     ) -> tuple[LiveSession, Pending] | Replay:
         """Create ``session`` with ``settings``, and set their time and ordinal. Returns the replay if ``call`` is a
         resend.
@@ -273,14 +273,14 @@ class Sessions:
         capture = Capture(self.guard, settings.secrets)
         content = await off_loop(len(prompt), lambda: capture.text(prompt))
         document = await self.store.keep(system_prompt(session, content, capture.secrets))
-        beginning = await off_loop(begun.size, lambda: build_initial_state(session, begun.deltas))
+        first = await off_loop(initial.size, lambda: build_initial_state(session, initial.deltas))
         async with self.creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay
             await self.require_new(session)
-            if begun.is_stale():
+            if initial.is_stale():
                 raise PurgedMeanwhile
-            return self._create(call, session, settings, document, result, beginning)
+            return self._submit_new(call, session, settings, document, result, first)
 
     async def require_new(self, session: str) -> None:
         """Raises: CtxdError session_exists if the id ``session`` was used before, invalid_params if it names a commit;
@@ -297,25 +297,25 @@ class Sessions:
                 outcome="not_applied",
             )
 
-    def _create(
+    def _submit_new(
         self,
         call: WriteRequest,
         session: str,
         settings: SessionSettings,
         prompt: Document,
         result: bytes,
-        beginning: InitialState,
+        first: InitialState,
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self.clock.wall_ms(), ordinal=ordinal)
-        state = beginning.state
+        state = first.state
         head = SessionHead(
             settings=normalised(stamped, self.guard, self.host_filesystem_id),
             turn_count=state.turn,
             index_count=len(state.index),
             active_count=len(state.active),
-            preview=beginning.preview,
-            first_prompt=beginning.first_prompt,
+            preview=first.preview,
+            first_prompt=first.first_prompt,
         )
         write = Write(
             kind=call.kind,
@@ -324,7 +324,7 @@ class Sessions:
             op_id=call.op_id,
             request=call.request,
             result=result,
-            puts=(head_document(session, head), prompt, *beginning.segments),
+            puts=(head_document(session, head), prompt, *first.segments),
             knows=tuple(state.index),
         )
         pending = self.store.submit(write)
@@ -334,8 +334,8 @@ class Sessions:
             session,
             head,
             state,
-            [pending.seq] * len(beginning.segments),
-            run=beginning.run,
+            [pending.seq] * len(first.segments),
+            run=first.run,
             head_vt=pending.vt,
             updated_at=pending.vt,
             host_filesystem_id=self.host_filesystem_id,
@@ -434,7 +434,7 @@ class Sessions:
             return
         self.catalog.put(session, head, _vt(pending.receipt))
         if head.settings.checkpoint != "none":
-            for callback in self._on_turn:
+            for callback in self._on_head_with_checkpoints:
                 callback(session, head)
 
     def _hide(self, session: str, purge: PurgeRequest) -> None:

@@ -32,7 +32,7 @@ _THREADS: Final = 2
 T = TypeVar("T")
 
 
-async def captured(
+async def events_captured(
     guard: Guard, policy: SecretPolicy, events: Sequence[Event], *, sandbox: str | None = None
 ) -> tuple[Event, ...]:
     """Return ``events`` with secrets flagged or redacted; ``sandbox``: see ``off_loop``. Cancel: safe."""

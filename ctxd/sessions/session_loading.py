@@ -64,7 +64,7 @@ class Segments(msgspec.Struct, frozen=True):
     valid_time: int
 
 
-class FirstSegments(NamedTuple):
+class InitialChat(NamedTuple):
     """The first segments of a new session, of about ``size`` bytes. ``is_stale`` returns True if something was purged
     since they were read."""
 
@@ -73,12 +73,11 @@ class FirstSegments(NamedTuple):
     is_stale: Callable[[], bool]
 
 
-NOT_BEGUN: Final = FirstSegments((), 0, lambda: False)
-"""The beginning of an empty session."""
+EMPTY_CHAT: Final = InitialChat((), 0, lambda: False)
 
 
 class PurgedMeanwhile(Exception):
-    """Something was purged since the beginning of the new session was read, so that content of it may be gone."""
+    """Something was purged since the initial chat of the new session was read, so that content of it may be gone."""
 
 
 class InitialState(NamedTuple):
@@ -92,18 +91,18 @@ class InitialState(NamedTuple):
     first_prompt: str
 
 
-def build_initial_state(session: str, begun: Sequence[SessionDelta]) -> InitialState:
-    """Return the beginning of the new ``session`` with the segments ``begun``. Cost: their size."""
+def build_initial_state(session: str, initial: Sequence[SessionDelta]) -> InitialState:
+    """Return the first state of the new ``session``, whose segments are ``initial``. Cost: their size."""
     prompts = [
         event.text
-        for delta in begun
+        for delta in initial
         for event in delta_events(delta)
         if isinstance(event, PromptEvent) and starts_turn(event)
     ]
     return InitialState(
-        replay_deltas(begun),
-        [segment_document(segment_id(session, number), delta) for number, delta in enumerate(begun)],
-        [kept_in_run(delta) for delta in begun],
+        replay_deltas(initial),
+        [segment_document(segment_id(session, number), delta) for number, delta in enumerate(initial)],
+        [kept_in_run(delta) for delta in initial],
         preview_of(prompts[-1]) if prompts else "",
         next((preview_of(text) for text in prompts if text), ""),
     )

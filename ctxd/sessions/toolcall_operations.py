@@ -15,7 +15,7 @@ from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.live_session import Accepted, LiveSession, Transaction
 from ctxd.sessions.operation_admission import OperationGroup, admitted
-from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
+from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, events_captured, off_loop, toolcall_captured
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.store.write_types import NotCached
@@ -49,7 +49,7 @@ class ToolcallOperations(OperationGroup):
             params = await off_loop(size, partial(toolcall_captured, capture, params), sandbox=tx.sandbox)
         found = capture.secrets
         if events and found is not None and found.found:
-            events = await captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
+            events = await events_captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
         make = partial(toolcall_document, live.state, live.session, params, found, chat_ref=live.chat_ref)
         early = None
         if size > INLINE_CHARS_MAX:
@@ -129,14 +129,14 @@ def _conflict(id: str) -> CtxdError:
     )
 
 
-def call_delta(state: SessionState, id: str, window: Collapse, events: Sequence[Event] = ()) -> SessionDelta:
+def call_delta(state: SessionState, id: str, collapse: Collapse, events: Sequence[Event] = ()) -> SessionDelta:
     """Return the change that records the tool call ``id``, which is new to the session: it becomes active, and older
     calls may leave the window.
 
     ``events`` describe the call and are appended to the chat, results with ``id`` as their object.
     """
     assert id not in state.index, "a tool call comes in once"
-    fallen = overdue(state, window, turn=state.turn, arriving=id)
+    fallen = overdue(state, collapse, turn=state.turn, arriving=id)
     delta: SessionDelta = (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
     if not events:
         return delta

@@ -34,7 +34,7 @@ class DaemonCalls:
         self._journal = journal
         self._limits = limits
         self._status = status
-        self._check_witness = check_receipt
+        self._check_receipt = check_receipt
         self._document: msgspec.Raw | None = None
         self._documenting = anyio.Lock()
 
@@ -45,7 +45,7 @@ class DaemonCalls:
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
         # Only a caller with full authority may make the daemon refuse writes.
         if params.last_receipt is not None and params.journal == self._journal and not caller.is_confined:
-            self._check_witness(params.last_receipt)
+            self._check_receipt(params.last_receipt)
         return HelloResult(
             server=SERVER_NAME,
             version=__version__,

@@ -15,7 +15,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
-from ctxd.commits.delta_secrets import captured
+from ctxd.commits.delta_secrets import delta_captured
 from ctxd.commits.materialize import Materializer
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
@@ -329,7 +329,7 @@ KEY = b"AKIAIOSFODNN7EXAMPLQ"
 
 
 def redacted(content: bytes) -> bytes:
-    found = captured(Capture(ephemeral_guard(), "redact"), "events-v1", content)
+    found = delta_captured(Capture(ephemeral_guard(), "redact"), "events-v1", content)
     assert isinstance(found, bytes)
     return found
 

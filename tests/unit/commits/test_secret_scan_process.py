@@ -58,7 +58,7 @@ async def test_the_process_finds_and_redacts_the_same_secrets_as_a_thread(
 ) -> None:
     for text in (large(), large(SECRET)):
         here, there = Capture(GUARD, policy), Capture(GUARD, policy)
-        assert await kept(process, there, text) == delta_secrets.captured(here, "claude-code-v1", text)
+        assert await kept(process, there, text) == delta_secrets.delta_captured(here, "claude-code-v1", text)
         assert there.secrets == here.secrets
     assert (SECRET in await kept(process, Capture(GUARD, policy), large(SECRET))) is (policy != "redact")
 
@@ -73,7 +73,7 @@ async def test_the_rules_of_a_file_hold_in_the_process(process: ScanProcess, tmp
     here, there = Capture(guard, "redact"), Capture(guard, "redact")
     for secret in ("acme_0123456789abcdef", "acme_0000000000000000", SECRET):
         text = large(secret)
-        assert await kept(process, there, text) == delta_secrets.captured(here, "claude-code-v1", text)
+        assert await kept(process, there, text) == delta_secrets.delta_captured(here, "claude-code-v1", text)
     assert there.secrets is not None
     assert there.secrets == here.secrets
     assert [(found.rule, found.count) for found in there.secrets.found] == [("acme", 1)]

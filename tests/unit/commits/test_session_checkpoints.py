@@ -251,7 +251,7 @@ async def test_a_due_checkpoint_is_made_without_blocking_calls(tmp_path: Path) -
         await group.start(home.checkpoints.run)
         await w.call("session.create", agent="a", session="s")
         await say(w, "s", ("user", "one"))
-        home.checkpoints.note_written("s")
+        home.checkpoints.note_assembled("s")
         await anyio.wait_all_tasks_blocked()
         assert await home.commits() == [], "nothing was assembled"
         await home.current()
