@@ -27,11 +27,11 @@ from ctxd.formats.compacted_window import (
     with_notices_as_prompts,
 )
 from ctxd.formats.losses import Losses
-from ctxd.formats.model_view import as_seen
+from ctxd.formats.model_view import as_seen, is_seen
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS
-from ctxd.transcripts.codex import HISTORY, UNNAMED
+from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import attachment_of
@@ -43,59 +43,9 @@ _Results = defaultdict[str, deque[tuple[int, typed.ToolResultEvent]]]
 
 _CALL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _NOT_IN_TOOL: Final = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-_SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
-    "claude": frozenset(
-        {
-            "meta",
-            "interrupted",
-            "command-name",
-            "command-message",
-            "command-args",
-            "local-command-stdout",
-            "local-command-stderr",
-            "local-command-caveat",
-            "bash-input",
-            "bash-stdout",
-            "bash-stderr",
-            "task-notification",
-            "user-memory-input",
-            "mcp-resource-update",
-            "mcp-polling-update",
-            "tick",
-            "post-tool-use-hook",
-            *BEFORE_PROMPTS,
-            *ASKED_BY_OTHERS,
-        }
-    ),
-    "codex": frozenset(
-        {
-            "developer",
-            "turn_aborted",
-            "user_shell_command",
-            "skill",
-            "user_action",
-            "subagent_notification",
-            "send_user_message_question_reply",
-            "hook_prompt",
-            "codex_internal_context",
-            "goal_context",
-            "extension_context",
-            "external_context",
-            "agent_message_board_notification",
-            "warning",
-            UNNAMED,
-        }
-    ),
-    "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),
-    "opencode": frozenset({SYNTHETIC}),
-}
-"""Kinds of notices in a harness's own sessions that its model sees and that the harness does not add again."""
 
 _PI_STOPS: Final = dict.fromkeys(("length", "max_tokens", "model_context_window_exceeded"), "length")
 """Stop reasons that do not follow from the response, to pi's name for them."""
-
-_CODEX_CONTEXT: Final = re.compile(r"\s*<[a-z_ ]+>", re.ASCII)
-"""Start of a text that codex adds to each new session; texts of hooks do not begin with such an element."""
 
 _CODEX_CALL: Final = frozenset({"status", "namespace", "result", "revised_prompt"})
 _CODEX_ITEM: Final = _CODEX_CALL | {"phase", "end_turn", "summary", "execution", "tools"}
@@ -220,7 +170,7 @@ def _with_joined_texts(events: list[typed.Event]) -> Iterator[typed.Event]:
 def _goes_on(event: typed.Event, harness: HarnessCommand, own: bool) -> bool:
     match event:
         case typed.SystemEvent():
-            return own and _is_seen(event, harness)
+            return own and is_seen(event, harness)
         case typed.OpaqueEvent():
             return own and harness == "codex" and event.kind == "agent_message"
         case typed.ThinkingEvent():
@@ -231,14 +181,6 @@ def _goes_on(event: typed.Event, harness: HarnessCommand, own: bool) -> bool:
             return bool(event.text or event.attachments)
         case _:
             return not isinstance(event, typed.CompactionEvent)
-
-
-def _is_seen(event: typed.SystemEvent, harness: HarnessCommand) -> bool:
-    """Return True for a notice in a harness's own session that is kept there."""
-    if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
-        return False
-    has_content = event.kind == "bashExecution" or "content" in (event.meta or {})
-    return event.kind in _SEEN_BY_MODEL[harness] and (bool(event.text) or has_content)
 
 
 def _carried(event: typed.Event, harness: HarnessCommand, own: bool, losses: Losses) -> typed.Event:

@@ -1,15 +1,69 @@
-"""Events of a harness's own session in the form in which its model sees them, for a session that it continues. Pure."""
+"""Events that the model of a harness sees in its own session, and their form, for a session that it continues. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.claude_code import wrapper_of
-from ctxd.transcripts.opencode import SUBTASK
+from ctxd.transcripts.claude_code import ASKED_BY_OTHERS, BEFORE_PROMPTS, wrapper_of
+from ctxd.transcripts.codex import UNNAMED
+from ctxd.transcripts.harness_names import HarnessCommand
+from ctxd.transcripts.opencode import SUBTASK, SYNTHETIC
 from ctxd.transcripts.record_decoding import Record, as_text, record_of, records_of, rest
 from ctxd_protocol import event_types as typed
+
+_SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
+    "claude": frozenset(
+        {
+            "meta",
+            "interrupted",
+            "command-name",
+            "command-message",
+            "command-args",
+            "local-command-stdout",
+            "local-command-stderr",
+            "local-command-caveat",
+            "bash-input",
+            "bash-stdout",
+            "bash-stderr",
+            "task-notification",
+            "user-memory-input",
+            "mcp-resource-update",
+            "mcp-polling-update",
+            "tick",
+            "post-tool-use-hook",
+            *BEFORE_PROMPTS,
+            *ASKED_BY_OTHERS,
+        }
+    ),
+    "codex": frozenset(
+        {
+            "developer",
+            "turn_aborted",
+            "user_shell_command",
+            "skill",
+            "user_action",
+            "subagent_notification",
+            "send_user_message_question_reply",
+            "hook_prompt",
+            "codex_internal_context",
+            "goal_context",
+            "extension_context",
+            "external_context",
+            "agent_message_board_notification",
+            "warning",
+            UNNAMED,
+        }
+    ),
+    "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),
+    "opencode": frozenset({SYNTHETIC}),
+}
+"""Kinds of notices in a harness's own sessions that its model sees and that the harness does not add again."""
+
+_CODEX_CONTEXT: Final = re.compile(r"\s*<[a-z_ ]+>", re.ASCII)
+"""Start of a text that codex adds to each new session; texts of hooks do not begin with such an element."""
 
 _CLEARED: Final = "[Old tool result content cleared]"
 """Text that opencode sends in place of an output that it has pruned."""
@@ -32,6 +86,14 @@ def as_seen(events: Iterable[typed.Event], harness: str, losses: Losses) -> Iter
             yield from _opencode(events, losses)
         case _:
             yield from events
+
+
+def is_seen(event: typed.SystemEvent, harness: HarnessCommand) -> bool:
+    """Return True for a notice in a harness's own session that is kept there."""
+    if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
+        return False
+    has_content = event.kind == "bashExecution" or "content" in (event.meta or {})
+    return event.kind in _SEEN_BY_MODEL[harness] and (bool(event.text) or has_content)
 
 
 def _claude(events: list[typed.Event], losses: Losses) -> Iterator[typed.Event]:
