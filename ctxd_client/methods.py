@@ -40,10 +40,13 @@ from ctxd_protocol.methods.chat import (
     ChatResult,
     EventLogParams,
     EventLogResult,
+    SessionAppendParams,
+    SessionAppendResult,
     SessionExportParams,
     SessionExportResult,
     SessionTurnParams,
     SessionTurnResult,
+    SystemPromptParams,
 )
 from ctxd_protocol.methods.commits import (
     CheckpointParams,
@@ -113,14 +116,13 @@ from ctxd_protocol.methods.objects import (
 )
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.search import SearchQueryParams, SearchQueryResult, SearchRebuildResult
-from ctxd_protocol.methods.session_list import SessionAnnotateParams, SessionListParams, SessionListResult
+from ctxd_protocol.methods.session_list import SessionListParams, SessionListResult
 from ctxd_protocol.methods.sessions import (
     MembershipParams,
     MembershipResult,
     NoticesParams,
     NoticesResult,
-    SessionAppendParams,
-    SessionAppendResult,
+    SessionAnnotateParams,
     SessionConfigureParams,
     SessionCreateParams,
     SessionForkParams,
@@ -134,7 +136,6 @@ from ctxd_protocol.methods.sessions import (
     SessionResult,
     SessionResumeResult,
     SessionWriteParams,
-    SystemPromptParams,
 )
 from ctxd_protocol.methods.toolcalls import (
     ToolObserveParams,
@@ -350,6 +351,46 @@ class ClientMethods(ABC):
         """
         return await self.call(Call("session.hosts", Nothing(), SessionHostsResult))
 
+    async def session_annotate(
+        self,
+        session: str,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        directory: str | None = None,
+        recorded: RecordedSession | None = None,
+        op_id: str | None = None,
+    ) -> SessionResult:
+        """Set a session's title, labels and project, and archive it.
+
+        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
+
+        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
+        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
+        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
+        (invalid_path).
+
+        Example: ``(await client.session_annotate("s1", title="Fix the parser")).session.title``
+        """
+        return await self.call(
+            Call(
+                "session.annotate",
+                SessionAnnotateParams(
+                    session=session,
+                    title=title,
+                    archived=archived,
+                    labels=None if labels is None else dict(labels),
+                    directory=directory,
+                    recorded=recorded,
+                    op_id=op_id,
+                ),
+                SessionResult,
+            )
+        )
+
     async def session_pause(self, session: str, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Pause a session: it refuses writes until it is resumed.
 
@@ -459,60 +500,6 @@ class ClientMethods(ABC):
                 "session.gc",
                 SessionGcParams(keep_ms=keep_ms, dry_run=dry_run, force=force, limit=limit, cursor=cursor),
                 SessionGcResult,
-            )
-        )
-
-    async def session_append(
-        self,
-        session: str,
-        messages: Sequence[Message] = (),
-        *,
-        op_id: str | None = None,
-        events: Sequence[
-            PromptEvent
-            | ResponseEvent
-            | ThinkingEvent
-            | ToolCallEvent
-            | ToolResultEvent
-            | SystemEvent
-            | CompactionEvent
-            | OpaqueEvent
-        ] = (),
-    ) -> SessionAppendResult:
-        """Add chat messages, or typed events; a user message or prompt starts a turn.
-
-        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
-        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
-        its own.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_removed, not_in_index).
-
-        Example: ``(await client.session_append("s1", [Message(role="user", content="fix it")])).turn``
-        """
-        return await self.call(
-            Call(
-                "session.append",
-                SessionAppendParams(session=session, messages=tuple(messages), op_id=op_id, events=tuple(events)),
-                SessionAppendResult,
-            )
-        )
-
-    async def session_set_system_prompt(
-        self, session: str, content: str, *, op_id: str | None = None, valid_time: int | None = None
-    ) -> WriteResult:
-        """Replace the system prompt.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_removed).
-
-        Example: ``await client.session_set_system_prompt("s1", "Be brief.")``
-        """
-        return await self.call(
-            Call(
-                "session.set_system_prompt",
-                SystemPromptParams(session=session, content=content, op_id=op_id, valid_time=valid_time),
-                WriteResult,
             )
         )
 
@@ -667,43 +654,57 @@ class ClientMethods(ABC):
             )
         )
 
-    async def session_annotate(
+    async def session_append(
         self,
         session: str,
+        messages: Sequence[Message] = (),
         *,
-        title: str | None = None,
-        archived: bool | None = None,
-        labels: Mapping[str, str | None] | None = None,
-        directory: str | None = None,
-        recorded: RecordedSession | None = None,
         op_id: str | None = None,
-    ) -> SessionResult:
-        """Set a session's title, labels and project, and archive it.
+        events: Sequence[
+            PromptEvent
+            | ResponseEvent
+            | ThinkingEvent
+            | ToolCallEvent
+            | ToolResultEvent
+            | SystemEvent
+            | CompactionEvent
+            | OpaqueEvent
+        ] = (),
+    ) -> SessionAppendResult:
+        """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
+        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
+        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
+        its own.
 
-        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
-        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
-        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed, session_removed, not_in_index).
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
-        (invalid_path).
-
-        Example: ``(await client.session_annotate("s1", title="Fix the parser")).session.title``
+        Example: ``(await client.session_append("s1", [Message(role="user", content="fix it")])).turn``
         """
         return await self.call(
             Call(
-                "session.annotate",
-                SessionAnnotateParams(
-                    session=session,
-                    title=title,
-                    archived=archived,
-                    labels=None if labels is None else dict(labels),
-                    directory=directory,
-                    recorded=recorded,
-                    op_id=op_id,
-                ),
-                SessionResult,
+                "session.append",
+                SessionAppendParams(session=session, messages=tuple(messages), op_id=op_id, events=tuple(events)),
+                SessionAppendResult,
+            )
+        )
+
+    async def session_set_system_prompt(
+        self, session: str, content: str, *, op_id: str | None = None, valid_time: int | None = None
+    ) -> WriteResult:
+        """Replace the system prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed, session_removed).
+
+        Example: ``await client.session_set_system_prompt("s1", "Be brief.")``
+        """
+        return await self.call(
+            Call(
+                "session.set_system_prompt",
+                SystemPromptParams(session=session, content=content, op_id=op_id, valid_time=valid_time),
+                WriteResult,
             )
         )
 
@@ -2037,6 +2038,33 @@ class SessionMethods:
         """
         return await self._calls.session_get(self.id, valid_time=valid_time, tx=tx)
 
+    async def annotate(
+        self,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        directory: str | None = None,
+        recorded: RecordedSession | None = None,
+        op_id: str | None = None,
+    ) -> SessionResult:
+        """Set a session's title, labels and project, and archive it.
+
+        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
+
+        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
+        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
+        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
+        (invalid_path).
+
+        Example: ``(await s.annotate(title="Fix the parser")).session.title``
+        """
+        return await self._calls.session_annotate(
+            self.id, title=title, archived=archived, labels=labels, directory=directory, recorded=recorded, op_id=op_id
+        )
+
     async def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Pause a session: it refuses writes until it is resumed.
 
@@ -2113,47 +2141,6 @@ class SessionMethods:
         Example: ``(await s.restore()).session.state``
         """
         return await self._calls.session_restore(self.id, op_id=op_id)
-
-    async def append(
-        self,
-        messages: Sequence[Message] = (),
-        *,
-        op_id: str | None = None,
-        events: Sequence[
-            PromptEvent
-            | ResponseEvent
-            | ThinkingEvent
-            | ToolCallEvent
-            | ToolResultEvent
-            | SystemEvent
-            | CompactionEvent
-            | OpaqueEvent
-        ] = (),
-    ) -> SessionAppendResult:
-        """Add chat messages, or typed events; a user message or prompt starts a turn.
-
-        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
-        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
-        its own.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_removed, not_in_index).
-
-        Example: ``(await s.append([Message(role="user", content="fix it")])).turn``
-        """
-        return await self._calls.session_append(self.id, messages=messages, op_id=op_id, events=events)
-
-    async def set_system_prompt(
-        self, content: str, *, op_id: str | None = None, valid_time: int | None = None
-    ) -> WriteResult:
-        """Replace the system prompt.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_removed).
-
-        Example: ``await s.set_system_prompt("Be brief.")``
-        """
-        return await self._calls.session_set_system_prompt(self.id, content, op_id=op_id, valid_time=valid_time)
 
     async def activate(self, object: str, *, op_id: str | None = None) -> MembershipResult:
         """Load an object's content into the window.
@@ -2237,32 +2224,46 @@ class SessionMethods:
         """
         return await self._calls.session_notices(self.id, after=after, limit=limit)
 
-    async def annotate(
+    async def append(
         self,
+        messages: Sequence[Message] = (),
         *,
-        title: str | None = None,
-        archived: bool | None = None,
-        labels: Mapping[str, str | None] | None = None,
-        directory: str | None = None,
-        recorded: RecordedSession | None = None,
         op_id: str | None = None,
-    ) -> SessionResult:
-        """Set a session's title, labels and project, and archive it.
+        events: Sequence[
+            PromptEvent
+            | ResponseEvent
+            | ThinkingEvent
+            | ToolCallEvent
+            | ToolResultEvent
+            | SystemEvent
+            | CompactionEvent
+            | OpaqueEvent
+        ] = (),
+    ) -> SessionAppendResult:
+        """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session visible again.
+        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
+        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
+        its own.
 
-        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
-        ones; one with the value None is removed. ``directory``: the new path of the project on the host, if it was
-        moved. ``recorded``: the data of the harness's own record of the session, replaced as a whole.
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed, session_removed, not_in_index).
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
-        (invalid_path).
-
-        Example: ``(await s.annotate(title="Fix the parser")).session.title``
+        Example: ``(await s.append([Message(role="user", content="fix it")])).turn``
         """
-        return await self._calls.session_annotate(
-            self.id, title=title, archived=archived, labels=labels, directory=directory, recorded=recorded, op_id=op_id
-        )
+        return await self._calls.session_append(self.id, messages=messages, op_id=op_id, events=events)
+
+    async def set_system_prompt(
+        self, content: str, *, op_id: str | None = None, valid_time: int | None = None
+    ) -> WriteResult:
+        """Replace the system prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed, session_removed).
+
+        Example: ``await s.set_system_prompt("Be brief.")``
+        """
+        return await self._calls.session_set_system_prompt(self.id, content, op_id=op_id, valid_time=valid_time)
 
     async def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
         """Find a turn by its number, its distance from the newest, or a time.

@@ -25,11 +25,11 @@ from ctxd_client.session_values import (
 )
 from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
+from ctxd_protocol.methods.chat import SessionAppendResult
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.objects import ObjectListItem
-from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.secret_types import SecretPolicy
 from ctxd_protocol.session_types import CheckpointPolicy, Collapse, ComponentName, ComponentOptions, Message, Mount

@@ -19,7 +19,7 @@ from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, SessionDelta
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of, starts_turn
 from ctxd_protocol.ids import system_prompt_id
-from ctxd_protocol.methods import sessions as session_methods
+from ctxd_protocol.methods.chat import SessionAppendParams, SessionAppendResult, SystemPromptParams
 from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.session_types import Collapse, Message
 
@@ -27,18 +27,18 @@ from ctxd_protocol.session_types import Collapse, Message
 class ChatOperations(OperationGroup):
     """Writes of the chat and of the system prompt."""
 
-    @admitted("session.append", session_methods.SessionAppendResult)
-    async def append(self, tx: Transaction, params: session_methods.SessionAppendParams) -> Accepted:
+    @admitted("session.append", SessionAppendResult)
+    async def append(self, tx: Transaction, params: SessionAppendParams) -> Accepted:
         """Append messages or events to the chat; each user message or prompt starts a turn."""
         live = tx.live
         events = events_from(params.messages, params.events)
         events = await events_captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
         delta = append_delta(live.state, params.session, events, live.settings.collapse)
         turn = live.state.turn + sum(map(starts_turn, events))
-        return tx.submit(session_methods.SessionAppendResult(turn=turn, receipt=None), delta)
+        return tx.submit(SessionAppendResult(turn=turn, receipt=None), delta)
 
     @admitted("session.set_system_prompt", WriteResult)
-    async def set_system_prompt(self, tx: Transaction, params: session_methods.SystemPromptParams) -> Accepted:
+    async def set_system_prompt(self, tx: Transaction, params: SystemPromptParams) -> Accepted:
         """Replace the system prompt."""
         live, id = tx.live, system_prompt_id(params.session)
         head = await self.store.get(id, AsOf.given(params.valid_time, None))

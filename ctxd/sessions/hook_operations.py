@@ -23,10 +23,10 @@ from ctxd.transcripts.shortened_output import shortened_output
 from ctxd.worker_threads import Lane
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
+from ctxd_protocol.methods.chat import SessionAppendParams
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
-from ctxd_protocol.methods.session_list import SessionAnnotateParams
 from ctxd_protocol.methods.sessions import (
-    SessionAppendParams,
+    SessionAnnotateParams,
     SessionCreateParams,
     SessionPauseParams,
     SessionWriteParams,

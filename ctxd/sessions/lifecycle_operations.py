@@ -22,7 +22,6 @@ from ctxd.sessions.session_settings import (
     template_of,
 )
 from ctxd.store.write_types import Replay
-from ctxd_protocol.methods import session_list
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secret_types import SecretPolicy
@@ -181,7 +180,7 @@ class LifecycleOperations(OperationGroup):
         return self._set(tx, state="closed")
 
     @admitted("session.annotate", _view_again, states=_EVERY)
-    async def annotate(self, tx: Transaction, params: session_list.SessionAnnotateParams) -> Accepted:
+    async def annotate(self, tx: Transaction, params: session_methods.SessionAnnotateParams) -> Accepted:
         """Change how the session is listed, in any state."""
         given: dict[str, Any] = {
             name: value for name in ("title", "archived", "recorded") if (value := getattr(params, name)) is not None

@@ -7,7 +7,8 @@ from typing import assert_type
 
 from ctxd_client import CallFailed, Client, Collapse, Message, Mount, Session, connect, connect_sync
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.methods.sessions import SessionAppendResult, SessionResult
+from ctxd_protocol.methods.chat import SessionAppendResult
+from ctxd_protocol.methods.sessions import SessionResult
 from ctxd_protocol.object_types import ObjectVersion
 from ctxd_protocol.session_types import Notice, SessionView
 

@@ -10,8 +10,8 @@ from ctxd_client import connect
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods.chat import SystemPromptParams
 from ctxd_protocol.methods.declaration import Nothing, WriteResult
-from ctxd_protocol.methods.sessions import SystemPromptParams
 from ctxd_protocol.status_types import DaemonStatus
 from tests.fakes.daemon import HELLO, HOLD, WAIT_S
 

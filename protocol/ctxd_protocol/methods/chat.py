@@ -1,10 +1,50 @@
-"""Methods ``session.*`` that read the chat: its turns, its events, and the transcript."""
+"""Methods ``session.*`` on the chat: the events that are appended, its turns, the transcript, and the system prompt."""
 
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from ctxd_protocol.methods.declaration import SESSION_ERRORS, Method, Milliseconds, PageSize, Result, SessionParams
+from ctxd_protocol.event_types import Event
+from ctxd_protocol.ids import OpIdText
+from ctxd_protocol.methods.declaration import (
+    ACTIVE_ERRORS,
+    SESSION_ERRORS,
+    Method,
+    Milliseconds,
+    PageSize,
+    Result,
+    SessionParams,
+    WriteResult,
+)
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.session_types import Message
+
+
+class SessionAppendParams(SessionParams, frozen=True, kw_only=True):
+    """A session and the messages or the typed events to add, in order.
+
+    Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or attachment,
+    are refused. An event with an ``object`` represents the output of that tool call and has no text of its own.
+    """
+
+    messages: Annotated[tuple[Message, ...], msgspec.Meta(max_length=1000)] = ()
+    op_id: OpIdText | None = None
+    events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1000)] = ()
+
+
+class SessionAppendResult(Result, frozen=True, kw_only=True):
+    """The number of the turn that the last message or event belongs to."""
+
+    turn: int
+    receipt: Receipt | None
+
+
+class SystemPromptParams(SessionParams, frozen=True, kw_only=True):
+    """The new system prompt. ``valid_time``: see ``file.index``."""
+
+    content: str
+    op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
 
 
 class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
@@ -104,6 +144,30 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
 
 
 ROWS: Final = (
+    Method(
+        name="session.append",
+        params=SessionAppendParams,
+        result=SessionAppendResult,
+        access="record",
+        writes=True,
+        handle="append",
+        summary="Add chat messages, or typed events; a user message or prompt starts a turn.",
+        errors=(*ACTIVE_ERRORS, "not_in_index"),
+        example={"session": "s1", "messages": [{"role": "user", "content": "fix it"}]},
+        shows=".turn",
+        positional=("messages",),
+    ),
+    Method(
+        name="session.set_system_prompt",
+        params=SystemPromptParams,
+        result=WriteResult,
+        access="prompt",
+        writes=True,
+        handle="set_system_prompt",
+        summary="Replace the system prompt.",
+        errors=ACTIVE_ERRORS,
+        example={"session": "s1", "content": "Be brief."},
+    ),
     Method(
         name="session.turn",
         params=SessionTurnParams,

@@ -1,24 +1,16 @@
-"""Methods ``session.list`` and ``session.annotate``: the list of sessions, and the properties that it shows."""
+"""Method ``session.list``: the list of sessions."""
 
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-
-from ctxd_protocol.ids import OpIdText
 from ctxd_protocol.methods.declaration import (
-    SESSION_ERRORS,
     Method,
     Milliseconds,
     PageSize,
     Params,
     PathText,
     Result,
-    SessionParams,
 )
-from ctxd_protocol.methods.sessions import SessionResult
-from ctxd_protocol.session_types import RecordedSession, SessionStatus, SessionSummary
-
-TITLE_CHARS_MAX: Final = 200
+from ctxd_protocol.session_types import SessionStatus, SessionSummary
 
 
 class SessionListParams(Params, frozen=True, kw_only=True):
@@ -65,22 +57,6 @@ class SessionListResult(Result, frozen=True, kw_only=True):
     forks: int | None = None
 
 
-class SessionAnnotateParams(SessionParams, frozen=True, kw_only=True):
-    """Properties of a session in a listing, in any state; those left out are unchanged.
-
-    ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing ones;
-    one with the value None is removed. ``directory``: the new path of the project on the host, if it was moved.
-    ``recorded``: the data of the harness's own record of the session, replaced as a whole.
-    """
-
-    title: Annotated[str, msgspec.Meta(max_length=TITLE_CHARS_MAX)] | None = None
-    archived: bool | None = None
-    labels: dict[str, str | None] | None = None
-    directory: PathText | None = None
-    recorded: RecordedSession | None = None
-    op_id: OpIdText | None = None
-
-
 ROWS: Final = (
     Method(
         name="session.list",
@@ -92,19 +68,5 @@ ROWS: Final = (
         errors=("unsupported", "store_unavailable", "invalid_path"),
         example={"state": "active"},
         shows=".sessions",
-    ),
-    Method(
-        name="session.annotate",
-        params=SessionAnnotateParams,
-        result=SessionResult,
-        access="host",
-        writes=True,
-        handle="annotate",
-        summary="Set a session's title, labels and project, and archive it.",
-        description="Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session"
-        " visible again.",
-        errors=(*SESSION_ERRORS, "invalid_path"),
-        example={"session": "s1", "title": "Fix the parser"},
-        shows=".session.title",
     ),
 )

@@ -1,10 +1,9 @@
-"""Methods ``session.*``: sessions, their chat, the objects in their window, and notices to them."""
+"""Methods ``session.*``: sessions, their settings and states, the objects in their window, and notices to them."""
 
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.methods.commits import CommitIdText, StartContext
 from ctxd_protocol.methods.declaration import (
@@ -18,7 +17,6 @@ from ctxd_protocol.methods.declaration import (
     PathText,
     Result,
     SessionParams,
-    WriteResult,
 )
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secret_types import SecretPolicy
@@ -28,13 +26,15 @@ from ctxd_protocol.session_types import (
     ComponentName,
     ComponentOptions,
     ContextLevel,
-    Message,
     Mount,
     Notice,
     Reconciled,
+    RecordedSession,
     SessionView,
     SharingHost,
 )
+
+TITLE_CHARS_MAX: Final = 200
 
 
 class SessionGetParams(SessionParams, frozen=True, kw_only=True):
@@ -118,6 +118,22 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     components: tuple[ComponentName, ...] | None = None
     component_options: ComponentOptions | None = None
     checkpoint: CheckpointPolicy | None = None
+
+
+class SessionAnnotateParams(SessionParams, frozen=True, kw_only=True):
+    """Properties of a session in a listing, in any state; those left out are unchanged.
+
+    ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing ones;
+    one with the value None is removed. ``directory``: the new path of the project on the host, if it was moved.
+    ``recorded``: the data of the harness's own record of the session, replaced as a whole.
+    """
+
+    title: Annotated[str, msgspec.Meta(max_length=TITLE_CHARS_MAX)] | None = None
+    archived: bool | None = None
+    labels: dict[str, str | None] | None = None
+    directory: PathText | None = None
+    recorded: RecordedSession | None = None
+    op_id: OpIdText | None = None
 
 
 class SessionForkParams(SessionParams, frozen=True, kw_only=True):
@@ -228,33 +244,6 @@ class SessionResumeResult(Result, frozen=True, kw_only=True):
     receipt: Receipt | None
 
 
-class SessionAppendParams(SessionParams, frozen=True, kw_only=True):
-    """A session and the messages or the typed events to add, in order.
-
-    Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or attachment,
-    are refused. An event with an ``object`` represents the output of that tool call and has no text of its own.
-    """
-
-    messages: Annotated[tuple[Message, ...], msgspec.Meta(max_length=1000)] = ()
-    op_id: OpIdText | None = None
-    events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=1000)] = ()
-
-
-class SessionAppendResult(Result, frozen=True, kw_only=True):
-    """The number of the turn that the last message or event belongs to."""
-
-    turn: int
-    receipt: Receipt | None
-
-
-class SystemPromptParams(SessionParams, frozen=True, kw_only=True):
-    """The new system prompt. ``valid_time``: see ``file.index``."""
-
-    content: str
-    op_id: OpIdText | None = None
-    valid_time: Milliseconds | None = None
-
-
 class MembershipParams(SessionParams, frozen=True, kw_only=True):
     """An object of a session.
 
@@ -355,6 +344,20 @@ ROWS: Final = (
         shows=".hosts",
     ),
     Method(
+        name="session.annotate",
+        params=SessionAnnotateParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="annotate",
+        summary="Set a session's title, labels and project, and archive it.",
+        description="Listings omit archived sessions unless ``archived`` is set; ``session.resume`` makes a session"
+        " visible again.",
+        errors=(*SESSION_ERRORS, "invalid_path"),
+        example={"session": "s1", "title": "Fix the parser"},
+        shows=".session.title",
+    ),
+    Method(
         name="session.pause",
         params=SessionPauseParams,
         result=SessionResult,
@@ -442,30 +445,6 @@ ROWS: Final = (
         errors=("store_failed", "store_unavailable", "store_backlog_full", "disk_full", "data_loss"),
         example={"keep_ms": 7776000000, "dry_run": True},
         shows=".sessions",
-    ),
-    Method(
-        name="session.append",
-        params=SessionAppendParams,
-        result=SessionAppendResult,
-        access="record",
-        writes=True,
-        handle="append",
-        summary="Add chat messages, or typed events; a user message or prompt starts a turn.",
-        errors=(*ACTIVE_ERRORS, "not_in_index"),
-        example={"session": "s1", "messages": [{"role": "user", "content": "fix it"}]},
-        shows=".turn",
-        positional=("messages",),
-    ),
-    Method(
-        name="session.set_system_prompt",
-        params=SystemPromptParams,
-        result=WriteResult,
-        access="prompt",
-        writes=True,
-        handle="set_system_prompt",
-        summary="Replace the system prompt.",
-        errors=ACTIVE_ERRORS,
-        example={"session": "s1", "content": "Be brief."},
     ),
     Method(
         name="session.activate",

@@ -8,8 +8,9 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.live_session import Accepted
 from ctxd.store.write_types import Pending
 from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.methods.chat import SessionAppendResult
 from ctxd_protocol.methods.declaration import WriteResult
-from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult
+from ctxd_protocol.methods.sessions import MembershipResult
 from ctxd_protocol.object_types import Receipt
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.live_session import Actor
+from ctxd_protocol.methods.chat import SessionAppendParams
 from ctxd_protocol.methods.files import FileIndexParams
-from ctxd_protocol.methods.sessions import MembershipParams, SessionAppendParams, SessionCreateParams
+from ctxd_protocol.methods.sessions import MembershipParams, SessionCreateParams
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import world

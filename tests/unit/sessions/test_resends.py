@@ -12,8 +12,8 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.live_session import write_request
 from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.chat import SessionAppendParams
 from ctxd_protocol.methods.declaration import Method
-from ctxd_protocol.methods.sessions import SessionAppendParams
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world
 from tests.waiting import until
