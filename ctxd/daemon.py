@@ -25,6 +25,7 @@ from ctxd.assembly.usage_operations import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
+from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.commits.session_start import SessionStart
@@ -109,7 +110,7 @@ class Services(NamedTuple):
     hosts: "SessionOwnership | None"
     sandboxes: Sandboxes
     tracking: Tracking | None
-    commits: CommitImports
+    commits: Commits
     materializer: Materializer
     checkpoints: SessionCheckpoints
     artifacts: Artifacts
@@ -187,7 +188,7 @@ class Daemon:
                 indexer.visibility.confine(mounts)
             hosts = await self._joined(sessions, ownership, projection, host)
 
-            commits = CommitImports(sessions, clock, machine=platform.node(), policy=options.secrets)
+            commits = Commits(sessions, clock, machine=platform.node(), policy=options.secrets)
             running.callback(commits.close)
             checkpoints = SessionCheckpoints(sessions, commits)
             listeners = SandboxListeners(
@@ -390,7 +391,9 @@ class Daemon:
             context.ContextCalls(sessions, assembler, archive, services.checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(services.commits, services.materializer, services.artifacts),
+            commits.CommitCalls(
+                services.commits, CommitImports(sessions, services.commits), services.materializer, services.artifacts
+            ),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(services.sandboxes, sessions, self._clock),
             trackers.TrackerCalls(services.tracking),

@@ -17,7 +17,6 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import sqlite_file
-from ctxd.clock import Clock
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
 from ctxd.commits.commit_reads import CommitViewer
@@ -54,22 +53,26 @@ class _Imported(NamedTuple):
     secrets: Secrets | None
 
 
-class CommitImports(Commits):
-    """The commits of one store, with imports."""
+class CommitImports:
+    """Imports of commits into one store."""
 
-    def __init__(self, sessions: Sessions, clock: Clock, *, machine: str, policy: SecretPolicy) -> None:
-        super().__init__(sessions, clock, machine=machine, policy=policy)
+    def __init__(self, sessions: Sessions, commits: Commits) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._commits = commits
         self._importing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
-    async def import_(self, viewer: CommitViewer, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
+    async def import_commits(
+        self, viewer: CommitViewer, params: wire.CommitImportParams, call: WriteRequest
+    ) -> Accepted:
         """Write those commits of ``params`` that do not exist yet, all or none.
 
         Raises: CtxdError ``session_not_found``, ``session_removed``, ``commit_not_found`` for a parent,
         ``invalid_params``, and those of the store. Cancel: safe until they are written.
         """
-        policy = self._policy_of(params.session)
+        policy = self._commits.policy_of(params.session)
         for number, one in enumerate(params.deltas):
-            self._require_datable(viewer, one.valid_time)
+            self._commits.require_datable(viewer, one.valid_time)
             if one.after is not None and (one.parent is not None or one.after >= number):
                 message = f"deltas[{number}].after is {one.after}"
                 hint = "Set either parent or after; after is the zero-based index of an earlier delta in this call."
@@ -78,12 +81,12 @@ class CommitImports(Commits):
         # One at a time for each session: the other may be writing the same commits.
         async with self._importing.setdefault(params.session, anyio.Lock()):
             there = await self._there(params.session, {one.delta.ref for one in imported})
-            async with self._deciding:
-                self._require_kept(params.session)
+            async with self._commits.deciding:
+                self._commits.require_kept(params.session)
                 return await self._write(viewer, call, params, imported, there)
 
     async def _imported(self, policy: SecretPolicy, params: wire.CommitImportParams) -> list[_Imported]:
-        """The deltas of ``params`` in the form to be kept; large ones are durable. Raises: as ``_captured``."""
+        """The deltas of ``params`` in the form to be kept; large ones are durable. Raises: as ``Commits.captured``."""
         captures = [Capture(self._sessions.guard, policy) for _ in params.deltas]
 
         def work() -> list[_Imported | bytes]:
@@ -98,7 +101,7 @@ class CommitImports(Commits):
             await off_loop(len(params.content_base64), work), captures, params.deltas, strict=True
         ):
             if isinstance(one, bytes):
-                kept = await self._captured(capture, params.format, decode_content(one), sandbox=None)
+                kept = await self._commits.captured(capture, params.format, decode_content(one), sandbox=None)
                 fields = _fields(capture, params, given, kept.counts)
                 one = _Imported(kept, None, fields, capture.secrets)
             found.append(one)
@@ -106,8 +109,8 @@ class CommitImports(Commits):
 
     async def _there(self, session: str, refs: set[str]) -> dict[_Place, str]:
         """The commits of ``session`` with one of the contents ``refs``."""
-        ids = await self.store.read_index(partial(commit_index.holding, session=session, refs=refs))
-        heads = (await self.store.heads(ids)).values() if ids else ()
+        ids = await self._store.read_index(partial(commit_index.holding, session=session, refs=refs))
+        heads = (await self._store.heads(ids)).values() if ids else ()
         return {
             _place(read_fields(head), head.content_ref): commit_id(head.document.id)
             for head in heads
@@ -122,8 +125,8 @@ class CommitImports(Commits):
         imported: Sequence[_Imported],
         there: Mapping[_Place, str],
     ) -> Accepted:
-        self.store.require_past(given.valid_time for given in params.deltas if given.valid_time is not None)
-        now = max(self._clock.wall_ms(), self.store.newest_valid_time)
+        self._store.require_past(given.valid_time for given in params.deltas if given.valid_time is not None)
+        now = max(self._commits.clock.wall_ms(), self._store.newest_valid_time)
         depths: dict[str, int] = {}
         ids: list[str] = []
         known = dict(there)
@@ -135,18 +138,18 @@ class CommitImports(Commits):
                 await anyio.lowlevel.checkpoint()
             parent = given.parent if given.after is None else ids[given.after]
             if parent is not None and parent not in depths:
-                depths[parent] = read_fields(await self.find(viewer, parent)).depth
+                depths[parent] = read_fields(await self._commits.find(viewer, parent)).depth
             fields = msgspec.structs.replace(
                 one.fields,
                 principal=viewer.actor.principal,
-                machine=self._machine,
+                machine=self._commits.machine,
                 at=now if given.valid_time is None else given.valid_time,
                 parent=parent or "",
                 depth=0 if parent is None else depths[parent] + 1,
             )
             place = _place(fields, one.delta.ref)
             if (commit := known.get(place)) is None:
-                commit, head = await self._free_id(fields, one.delta.ref, taken=puts)
+                commit, head = await self._commits.free_id(fields, one.delta.ref, taken=puts)
                 if head is None:
                     made = document(commit, fields, one.delta.ref, one.secrets)
                     if one.packed is None:
@@ -174,10 +177,10 @@ class CommitImports(Commits):
 
         if not puts:
             # The existing commits may not be durable yet.
-            await self.store.wait_for_writes()
+            await self._store.wait_for_writes()
             return Accepted(None, result)
         write = Write(kind=call.kind, principal=call.principal, puts=puts, packed=packed, valid_times=valid_times)
-        pending = self.store.submit(write)
+        pending = self._store.submit(write)
         call.submitted = True
         return Accepted(pending, result)
 

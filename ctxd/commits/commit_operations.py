@@ -93,10 +93,11 @@ class Commits(CommitReads):
         policy: SecretPolicy,
     ) -> None:
         super().__init__(sessions)
-        self._clock = clock
-        self._machine = machine
+        self.clock = clock
+        self.machine = machine
         self._policy = policy
-        self._deciding = SessionLock()
+        self.deciding = SessionLock()
+        """Held from the decision about the ids and depths of commits until they are submitted."""
         # A sandbox may craft deltas that take long to search; the host's deltas do not wait for those.
         self._process, self._sandboxes = ScanProcess(), SandboxProcesses()
 
@@ -114,8 +115,8 @@ class Commits(CommitReads):
         longer id. Raises: CtxdError ``commit_not_found`` for the parent, ``session_not_found``, ``session_removed``,
         ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is written.
         """
-        policy = self._policy_of(params.session)
-        self._require_datable(viewer, params.valid_time)
+        policy = self.policy_of(params.session)
+        self.require_datable(viewer, params.valid_time)
         if [params.delta, params.delta_base64, params.artifact].count(None) != 2:
             message = "exactly one of delta, delta_base64 and artifact is required"
             hint = "delta is text, delta_base64 is bytes, artifact is the address of bytes that are stored."
@@ -124,23 +125,23 @@ class Commits(CommitReads):
         capture = Capture(self._guard(viewer, params.session), policy)
         given = _content_of(params) if held is None else held
         is_counted = params.message_count is not None and params.token_count is not None
-        kept = await self._captured(capture, params.format, given, sandbox=viewer.sandbox, is_counted=is_counted)
+        kept = await self.captured(capture, params.format, given, sandbox=viewer.sandbox, is_counted=is_counted)
         fields = self._fields(capture, params, kept.counts)
-        async with self._deciding:
+        async with self.deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
             if params.valid_time is not None:
                 self.store.require_past((params.valid_time,))
-            self._require_kept(params.session)
+            self.require_kept(params.session)
             depth = 0
             if params.parent is not None:
                 depth = read_fields(await self.find(viewer, params.parent)).depth + 1
-            now = max(self._clock.wall_ms(), self.store.newest_valid_time)
+            now = max(self.clock.wall_ms(), self.store.newest_valid_time)
             at = now if params.valid_time is None else params.valid_time
             fields = msgspec.structs.replace(
-                fields, principal=viewer.actor.principal, machine=self._machine, at=at, depth=depth
+                fields, principal=viewer.actor.principal, machine=self.machine, at=at, depth=depth
             )
-            commit, there = await self._free_id(fields, kept.ref)
+            commit, there = await self.free_id(fields, kept.ref)
             if there is not None:
                 return await self._unchanged(viewer, call, there)
             made = msgspec.structs.replace(
@@ -162,7 +163,7 @@ class Commits(CommitReads):
             raise CtxdError("too_large", message, hint="Commit it in several parts.", outcome="not_applied")
         return held
 
-    async def _captured(
+    async def captured(
         self, capture: Capture, format: str, given: Content | Artifact, *, sandbox: str | None, is_counted: bool = False
     ) -> CapturedDelta:
         """The delta ``given`` in the form to be kept, durable if it is large. Adds its secrets to the findings of
@@ -235,20 +236,20 @@ class Commits(CommitReads):
         False, with nothing written, if ``unless()``. Raises: those of the store."""
         captured: list[tuple[NewCommit, CapturedDelta, Secrets | None]] = []
         for one in new:
-            capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
-            kept = await self._captured(capture, one.fields.format, decode_content(one.delta), sandbox=None)
+            capture = Capture(self._sessions.guard, self.policy_of(one.fields.session))
+            kept = await self.captured(capture, one.fields.format, decode_content(one.delta), sandbox=None)
             captured.append((one, kept, capture.secrets))
-        async with self._deciding:
-            at = max(self._clock.wall_ms(), self.store.newest_valid_time)
+        async with self.deciding:
+            at = max(self.clock.wall_ms(), self.store.newest_valid_time)
             head = None if parent is None else await self._head(parent)
             depth = -1 if head is None else read_fields(head).depth
             made: list[Document] = []
             for one, kept, secrets in captured:
                 depth += 1
                 fields = msgspec.structs.replace(
-                    one.fields, at=at, machine=self._machine, parent=parent or "", depth=depth
+                    one.fields, at=at, machine=self.machine, parent=parent or "", depth=depth
                 )
-                parent, there = await self._free_id(fields, kept.ref)
+                parent, there = await self.free_id(fields, kept.ref)
                 if there is None:
                     plain = document(parent, fields, kept.ref, secrets)
                     made.append(msgspec.structs.replace(plain, content=kept.content, artifact=kept.artifact))
@@ -260,12 +261,12 @@ class Commits(CommitReads):
 
     async def annotate(self, viewer: CommitViewer, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
         """Set the summary of a commit. Raises: CtxdError ``commit_not_found``, ``unsupported``; those of the store."""
-        async with self._deciding:
+        async with self.deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
             (stored,) = await self._current(viewer, params.commit)
             fields = read_fields(stored)
-            capture = Capture(self._guard(viewer, fields.session), self._policy_of(fields.session))
+            capture = Capture(self._guard(viewer, fields.session), self.policy_of(fields.session))
             summary = capture.text(params.summary)
             if summary == fields.summary:
                 return await self._unchanged(viewer, call, stored)
@@ -277,7 +278,7 @@ class Commits(CommitReads):
         Raises: CtxdError ``tag_conflict`` if a commit other than ``expected`` has it, ``invalid_params`` for a new tag
         that names another commit, ``commit_not_found``, ``unsupported``; those of the store.
         """
-        async with self._deciding:
+        async with self.deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
             _require_tag(params)
@@ -318,7 +319,7 @@ class Commits(CommitReads):
         heads = await self.find_all(viewer, [entity_id(commit) for commit in params.commits])
         left = [stored.document.id for stored in heads if not is_purged(stored.document)]
         for some in batched(left, _DISCARDED_AT_ONCE):
-            async with self._deciding:
+            async with self.deciding:
                 # ``reclaimed`` is empty, so no session's objects are purged with the commits.
                 asked = PurgeRequest(some, str, reclaimed="")
                 write = Write(kind=purge.KIND, principal=viewer.actor.principal, purge=asked)
@@ -342,7 +343,8 @@ class Commits(CommitReads):
                 return found
             await self.store.wait_for_writes()
 
-    def _policy_of(self, session: str | None) -> SecretPolicy:
+    def policy_of(self, session: str | None) -> SecretPolicy:
+        """The secret policy of the commits of ``session``. Raises: CtxdError ``session_not_found``."""
         # The commits of a session outlive its final removal.
         if session is None or session in self._sessions.emptied:
             return self._policy
@@ -352,18 +354,19 @@ class Commits(CommitReads):
         # Tags of a sandbox's texts are its own: see ``Guard.by``.
         return self._sessions.guard.by(session or "") if viewer.is_confined else self._sessions.guard
 
-    def _require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
+    def require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
+        """Raises: CtxdError ``invalid_params`` unless ``viewer`` may write at ``valid_time``."""
         if valid_time is not None and viewer.is_confined:
             message = "valid_time is only allowed on host connections; a sandbox cannot set it"
             raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
 
-    def _require_kept(self, session: str | None) -> None:
+    def require_kept(self, session: str | None) -> None:
         """Raises: CtxdError ``session_removed`` if ``session`` is in the trash."""
         if session is not None and self._sessions.catalog.state(session) == "removed":
             message, hint = f"session {session} is in the trash", "Call session.restore first."
             raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
 
-    async def _free_id(self, fields: Fields, ref: str, *, taken: Container[str] = ()) -> tuple[str, Stored | None]:
+    async def free_id(self, fields: Fields, ref: str, *, taken: Container[str] = ()) -> tuple[str, Stored | None]:
         """The shortest id that no other commit has and that is not in ``taken``; and the commit itself if it exists."""
         for commit in ids_of(fields, ref):
             head = await self._head(commit)

@@ -4,6 +4,7 @@ import msgspec
 
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
+from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.fd_passing import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
@@ -14,8 +15,11 @@ from ctxd_protocol.methods import commits as wire
 class CommitCalls:
     """Handlers of ``commit.*``."""
 
-    def __init__(self, commits: CommitImports, materializer: Materializer, artifacts: Artifacts) -> None:
+    def __init__(
+        self, commits: Commits, imports: CommitImports, materializer: Materializer, artifacts: Artifacts
+    ) -> None:
         self._commits = commits
+        self._imports = imports
         self._materializer = materializer
         self._artifacts = artifacts
 
@@ -25,7 +29,7 @@ class CommitCalls:
         return await self._commits.checkpoint(viewer_of(caller), params, call)
 
     async def commit_import(self, caller: Caller, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
-        return await self._commits.import_(viewer_of(caller), params, call)
+        return await self._imports.import_commits(viewer_of(caller), params, call)
 
     async def commit_annotate(self, caller: Caller, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
         return await self._commits.annotate(viewer_of(caller), params, call)

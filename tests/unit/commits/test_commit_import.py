@@ -13,6 +13,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.commit_import import CommitImports
+from ctxd.commits.commit_operations import Commits
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.sessions.live_session import Actor, write_request
 from ctxd_protocol.methods.commits import CommitImportParams
@@ -30,7 +31,8 @@ async def test_two_imports_of_one_delta_at_the_same_time_make_one_commit(tmp_pat
     async with world(tmp_path) as made:
         await made.call("session.create", agent="a", session="s1")
         clock = SteppingClock(SystemClock().wall_ms())
-        imports = CommitImports(made.sessions, clock, machine="m", policy="flag")
+        commits = Commits(made.sessions, clock, machine="m", policy="flag")
+        imports = CommitImports(made.sessions, commits)
         there, looked_up, written = imports._there, anyio.Event(), anyio.Event()
 
         async def late(*given: Any) -> Any:
@@ -51,11 +53,11 @@ async def test_two_imports_of_one_delta_at_the_same_time_make_one_commit(tmp_pat
 
         async def imported() -> None:
             viewer = CommitViewer(Actor("host", "host"), None)
-            accepted = await imports.import_(viewer, params, write_request("commit.import", "host", params))
+            accepted = await imports.import_commits(viewer, params, write_request("commit.import", "host", params))
             results.append(await settled(accepted))
             written.set()
 
-        with closing(imports):
+        with closing(commits):
             async with anyio.create_task_group() as group:
                 group.start_soon(imported)
                 group.start_soon(imported)
@@ -68,8 +70,10 @@ async def test_other_calls_get_turns_while_a_large_import_decides(tmp_path: Path
     params = msgspec.convert({**given, "deltas": [{"size": len(one)} for one in deltas]}, CommitImportParams)
     async with world(tmp_path) as made:
         await made.call("session.create", agent="a", session="s1")
-        imports = CommitImports(made.sessions, SteppingClock(SystemClock().wall_ms()), machine="m", policy="flag")
-        free_id, turns, decided = imports._free_id, 0, list[int]()
+        clock = SteppingClock(SystemClock().wall_ms())
+        commits = Commits(made.sessions, clock, machine="m", policy="flag")
+        imports = CommitImports(made.sessions, commits)
+        free_id, turns, decided = commits.free_id, 0, list[int]()
 
         async def noted(*given: Any, **known: Any) -> Any:
             decided.append(turns)
@@ -81,13 +85,13 @@ async def test_other_calls_get_turns_while_a_large_import_decides(tmp_path: Path
                 await anyio.lowlevel.checkpoint()
                 turns += 1
 
-        monkeypatch.setattr(imports, "_free_id", noted)
-        with closing(imports):
+        monkeypatch.setattr(commits, "free_id", noted)
+        with closing(commits):
             async with anyio.create_task_group() as group:
                 group.start_soon(others)
                 viewer = CommitViewer(Actor("host", "host"), None)
                 call = write_request("commit.import", "host", params)
-                assert (await settled(await imports.import_(viewer, params, call))).made == len(deltas)
+                assert (await settled(await imports.import_commits(viewer, params, call))).made == len(deltas)
                 group.cancel_scope.cancel()
         # Trio takes turns in random order, so one of two may be missed.
         assert max(Counter(decided).values()) <= 100

@@ -14,6 +14,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
+from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.delta_secrets import delta_captured
 from ctxd.commits.materialize import Materializer
@@ -44,7 +45,12 @@ async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(
-            CommitCalls(commits, Materializer(commits), Artifacts(made.sessions, SystemClock(), policy="flag"))
+            CommitCalls(
+                commits,
+                CommitImports(made.sessions, commits),
+                Materializer(commits),
+                Artifacts(made.sessions, SystemClock(), policy="flag"),
+            )
         )
         with closing(commits):
             yield made

@@ -10,6 +10,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
+from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
@@ -35,7 +36,12 @@ class Household:
         self.world = made
         self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(
-            CommitCalls(self.made, Materializer(self.made), Artifacts(made.sessions, SystemClock(), policy="flag"))
+            CommitCalls(
+                self.made,
+                CommitImports(made.sessions, self.made),
+                Materializer(self.made),
+                Artifacts(made.sessions, SystemClock(), policy="flag"),
+            )
         )
         self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 
