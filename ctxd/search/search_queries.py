@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from ctxd import sqlite_file
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import Clock
@@ -25,7 +27,7 @@ from ctxd.search.snippets import Snippet, Snippets
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
 from ctxd.store.version_reads import Reader, run_read
-from ctxd.worker_threads import Lane
+from ctxd.worker_threads import Lane, OwnTurns
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import search as wire
 
@@ -126,6 +128,7 @@ class SearchQueries:
         self._store = sessions.store
         self._clock = clock
         self._lane = Lane("search", QUERIES_MAX)
+        self._turns_of_sandboxes = OwnTurns()
         self._idle: list[_Searcher] = []
         self._rankings = _Rankings()
         index.on_end.append(self.close)
@@ -150,9 +153,23 @@ class SearchQueries:
         hidden = self._sessions.catalog.removed().union(self._sessions.emptied)
         sessions = await self._sessions_of(params)
         find = partial(self._hits, params, query, hidden, sessions, skip, last)
-        found = await self._within_limits(find)
+        found = await self._on_thread(find)
         cursor = None if found.skip is None else f"{found.skip}.{found.last}"
         return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
+
+    async def query_in_sandbox(self, principal: str, params: wire.SearchQueryParams) -> wire.SearchQueryResult:
+        """As ``query``, for the sandbox ``principal`` and one of its own sessions. Raises: as ``query``; CtxdError
+        ``invalid_params`` for a project. Cancel: waits for the query."""
+        if params.session is None:
+            raise CtxdError("session_not_found", "there is no session to search", hint="Name a session.")
+        if params.project is not None:
+            # The project's directory would be looked up on the host.
+            raise CtxdError("invalid_params", "project is only allowed on host connections", hint="Leave project out.")
+        # A query may take seconds: those of one sandbox do not fill the threads.
+        async with self._turns_of_sandboxes.of(principal):
+            found = await self.query(params)
+        # The length of the host's journal would reveal the activity of others.
+        return msgspec.structs.replace(found, behind=min(1, found.behind))
 
     async def _sessions_of(self, params: wire.SearchQueryParams) -> list[str] | None:
         """The sessions to search; None for all. Raises: CtxdError for a project's directory."""
@@ -187,12 +204,12 @@ class SearchQueries:
             workdir = catalog.settings(session).workdir.rstrip("/") + "/"
             if len(workdir) > 1 and path.startswith(workdir):
                 below.setdefault(path.removeprefix(workdir), set()).add(session)
-        return await self._within_limits(partial(self._naming, path, below))
+        return await self._on_thread(partial(self._naming, path, below))
 
-    async def _within_limits(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
-        """As ``_limited``, on a thread. Starts a rebuild if the index is damaged."""
+    async def _on_thread(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
+        """As ``_with_searcher``, on a thread. Starts a rebuild if the index is damaged."""
         try:
-            return await self._lane.run(self._limited, work)
+            return await self._lane.run(self._with_searcher, work)
         except CtxdError as error:
             if error.code != "timeout" and isinstance(error.__cause__, sqlite_file.FileDamaged | sqlite_file.SqlFailed):
                 self._index.make_anew()
@@ -207,14 +224,14 @@ class SearchQueries:
 
     # --- on a thread
 
-    def _limited(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
+    def _with_searcher(self, work: Callable[[_Searcher, _Deadline], R]) -> R:
         """Return the result of ``work``, which times out after ``SECONDS_MAX``.
 
         Raises: CtxdError ``timeout``, ``store_unavailable``; the errors of ``work``.
         """
         searcher = self._searcher()
         try:
-            found = self._timed(searcher, work)
+            found = self._with_deadline(searcher, work)
         except BaseException:
             searcher.close()
             raise
@@ -241,7 +258,7 @@ class SearchQueries:
             raise
         return _Searcher(generation, index, store, Snippets())
 
-    def _timed(self, searcher: _Searcher, work: Callable[[_Searcher, _Deadline], R]) -> R:
+    def _with_deadline(self, searcher: _Searcher, work: Callable[[_Searcher, _Deadline], R]) -> R:
         deadline = _Deadline(self._clock)
         searcher.file.set_progress_handler(deadline, _CHECKED_STEPS)
         try:

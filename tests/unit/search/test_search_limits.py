@@ -32,9 +32,9 @@ def test_the_time_limit_includes_work_outside_sqlite() -> None:
         deadline.check()
         return "in time"
 
-    assert queries._timed(searcher, work) == "in time"
+    assert queries._with_deadline(searcher, work) == "in time"
     with pytest.raises(CtxdError, match="took more than 10 s") as late:
-        queries._timed(searcher, lambda *given: [work(*given) for _ in range(3)])
+        queries._with_deadline(searcher, lambda *given: [work(*given) for _ in range(3)])
     assert late.value.code == "timeout"
 
 
@@ -53,12 +53,12 @@ def test_a_query_without_a_free_descriptor_is_refused_and_leaves_none_open(monke
     shelf: Any = SimpleNamespace(on_end=[], generation=1, path=Path("search.db"))
     queries = SearchQueries(shelf, SimpleNamespace(store=where), SimpleNamespace(monotonic=lambda: 0.0))  # type: ignore[arg-type]
     with pytest.raises(CtxdError, match="Too many open files") as refused:
-        queries._limited(lambda searcher, deadline: None)
+        queries._with_searcher(lambda searcher, deadline: None)
     assert refused.value.code == "disk_full"
     with pytest.raises(apsw.ConnectionClosedError):
         index.execute("SELECT 1")
     with pytest.raises(CtxdError, match="Too many open files") as refused:
-        queries._limited(lambda searcher, deadline: None)
+        queries._with_searcher(lambda searcher, deadline: None)
     assert refused.value.code == "store_unavailable"
 
 
