@@ -54,6 +54,7 @@ from ctxd.rpc.handlers import (
     epochs,
     events,
     objects,
+    secrets,
     shared_sessions,
     trackers,
 )
@@ -387,7 +388,7 @@ class Daemon:
             file_methods.FileCalls(sessions, indexer),
             mount_methods.MountCalls(),
             objects.ObjectCalls(sessions),
-            objects.SecretCalls(sessions, indexer),
+            secrets.SecretCalls(sessions, indexer),
             context.ContextCalls(sessions, assembler, archive, services.checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},

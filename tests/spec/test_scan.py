@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.rpc.handlers.objects import SCANNED_DELTA_BYTES_MAX
+from ctxd.commits.stored_secrets import SCANNED_DELTA_BYTES_MAX
 from ctxd_client import SyncClient, connect_sync
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.session_types import Message

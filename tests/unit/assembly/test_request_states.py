@@ -25,7 +25,7 @@ from ctxd.assembly.window_loading import ReadBound
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers.objects import SecretCalls
+from ctxd.rpc.handlers.secrets import SecretCalls
 from ctxd.sessions import chat_operations
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.live_session import Accepted, LiveSession, WriteRequest, write_request

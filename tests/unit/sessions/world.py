@@ -16,7 +16,7 @@ from ctxd.indexing.stub_discovery import discover
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import files, mounts, objects, sessions, shared_sessions
+from ctxd.rpc.handlers import files, mounts, objects, secrets, sessions, shared_sessions
 from ctxd.sessions import file_operations
 from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.live_session import Accepted, WriteRequest, write_request
@@ -62,7 +62,7 @@ class World:
         self.handlers = (
             session_handlers(self.operations, self.notices, lists(self))
             | bound(objects.ObjectCalls(self.sessions))
-            | bound(objects.SecretCalls(self.sessions, self.indexer))
+            | bound(secrets.SecretCalls(self.sessions, self.indexer))
             | bound(files.FileCalls(self.sessions, self.indexer))
             | bound(mounts.MountCalls())
         )
