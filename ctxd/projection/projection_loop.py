@@ -145,7 +145,7 @@ class Projection:
         directory = store.directory
         await in_thread(self.open, directory.database, ArtifactStore(directory.artifacts), directory.projection)
         try:
-            store.read_past_from(self.past(store.embedded))
+            store.serve_as_of_reads_from(self.as_of_reads(store.embedded))
             store.on_submit(self.admit)
             store.on_durable(self._note_durable)
             task_status.started()
@@ -322,11 +322,11 @@ class Projection:
 
     # --- for the store ---
 
-    def past(self, model: EmbeddedReads) -> AsOfReads:
-        """As-of reads over the node, with ``model`` for the rest."""
+    def as_of_reads(self, embedded: EmbeddedReads) -> AsOfReads:
+        """As-of reads over the node, with ``embedded`` for the rest."""
         assert self._ownership is not None, "opened before it is read from"
         fences = self._ownership.fences
-        return NodeReads(model, self._progress, self._high_water, self._clock, self._rows.writer, fences)
+        return NodeReads(embedded, self._progress, self._high_water, self._clock, self._rows.writer, fences)
 
     def _note_durable(self, writes: DurableWrites) -> None:
         for write, pending in writes:

@@ -1,4 +1,4 @@
-"""Datalog queries at the node: text in, rows out, as of both times, bounded in time and rows.
+"""Bounds of a Datalog query: the limit and the timeout, added to its map; and its rows in JSON types.
 
 Pure. Only a map is accepted, so that the bounds can be added to it: XTDB's HTTP server enforces none.
 """

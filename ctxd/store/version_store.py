@@ -132,8 +132,8 @@ class VersionStore:
         self._journal_writer = journal_writer
         self._begin(damage)
         self._reader = Reader(directory.database, artifacts)
-        self._model = EmbeddedReads(self._reader, self._reading)
-        self._past: AsOfReads = self._model
+        self._embedded = EmbeddedReads(self._reader, self._reading)
+        self._as_of_reads: AsOfReads = self._embedded
         loader = Reader(directory.database, artifacts)
         sifter, scrubber = (Reader(directory.database, artifacts, reads_once=True) for _ in range(2))
         failure: Exception | None = None
@@ -374,14 +374,14 @@ class VersionStore:
         """Call ``admit`` before each write is accepted. It refuses the write by raising a CtxdError."""
         self._admissions.append(admit)
 
-    def read_past_from(self, past: AsOfReads) -> None:
-        """Use ``past`` for reads as of a time; it may use ``embedded``."""
-        self._past = past
+    def serve_as_of_reads_from(self, reads: AsOfReads) -> None:
+        """Use ``reads`` for queries and reads as of a time; it may use ``embedded``."""
+        self._as_of_reads = reads
 
     @property
     def embedded(self) -> EmbeddedReads:
         """The embedded tables, for reads as of a time."""
-        return self._model
+        return self._embedded
 
     def note_fault(self, fault: Exception) -> None:
         """Report ``fault``, an exception after which an attached part continues, to the ``on_fault`` listeners."""
@@ -476,7 +476,7 @@ class VersionStore:
             if not at.is_past:
                 return [head for head in (await self.heads(ids)).values() if head is not None]
             await self.wait_for_writes()
-            by_id = {stored.document.id: stored for stored in all_stored(await self._past.as_of(ids, at))}
+            by_id = {stored.document.id: stored for stored in all_stored(await self._as_of_reads.as_of(ids, at))}
             return [by_id[id] for id in dict.fromkeys(ids) if id in by_id]
 
         found = await (self._with_content(read) if content else read())
@@ -515,7 +515,7 @@ class VersionStore:
 
         async def read() -> list[Stored]:
             await self.wait_for_writes()
-            return all_stored(await self._past.history(id, at, page, corrections=corrections))
+            return all_stored(await self._as_of_reads.history(id, at, page, corrections=corrections))
 
         return await (self._with_content(read) if content else read())
 
@@ -524,7 +524,7 @@ class VersionStore:
         documents reach ``size`` bytes. Otherwise as ``get``."""
         await self.wait_for_writes()
         # Never from a node: XTDB orders ids only up to 224 bytes, so a range of ids may lack longer ones.
-        return all_stored(await self._model.scan(prefix, at, page, size=size))
+        return all_stored(await self._embedded.scan(prefix, at, page, size=size))
 
     async def query(
         self, query: str, arguments: Sequence[Any] = (), at: AsOf = NOW, *, limit: int, timeout_s: float
@@ -535,7 +535,7 @@ class VersionStore:
         Cancel: safe; the node ends the query by itself.
         """
         await self.wait_for_writes()
-        return await self._past.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
+        return await self._as_of_reads.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
 
     async def contents(self, refs: Iterable[str], *, keep: bool = True) -> dict[str, Content]:
         """Contents by ``content_ref``; ``keep``: cache them for later reads.

@@ -73,7 +73,7 @@ class World:
 
     @property
     def reads(self) -> NodeReads:
-        reads = self.store._past
+        reads = self.store._as_of_reads
         assert isinstance(reads, NodeReads)
         return reads
 

@@ -122,7 +122,7 @@ async def test_a_forced_rebuild_takes_a_new_writer_name_and_passes_verification(
     async with projecting(root, node.connect) as store:
         await level(store)
         assert (await store.get("t7", AsOf(tx=200))).document.payload == {"tool": "x"}
-        assert store._past.answered == 1
+        assert store._as_of_reads.answered == 1
 
 
 async def test_the_watermark_of_a_former_writer_id_stays_removed_after_a_power_cut(root, node):

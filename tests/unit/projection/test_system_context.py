@@ -39,7 +39,7 @@ async def told_and_changed(root: Path, connect: Connect, url: str = "") -> None:
             await anyio.sleep(0.002)
         await level(store)
         assert (await compared(root, connect, url)).problems == []
-        past, embedded = store._past, store.embedded
+        past, embedded = store._as_of_reads, store.embedded
         for tx in ends:
             written = [stored.document.id for stored in await store.scan(texts, AsOf(tx=tx))]
             ids = [id, *written]
