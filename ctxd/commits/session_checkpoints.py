@@ -205,7 +205,9 @@ class SessionCheckpoints:
             newest is not None
             and durable is not None
             and newest.written == durable[1]
-            and (live is None or live.updated_at == durable[1])
+            # Replies and tool calls write no head: only a loaded session knows of them.
+            and live is not None
+            and live.updated_at == durable[1]
         )
 
     async def _committed(self, session: str) -> CurrentContext:

@@ -17,6 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (
     COMMIT_PREFIX,
+    ENTRY_PREFIX,
     assemblies_prefix,
     assembly_id,
     entries_prefix,
@@ -38,7 +39,7 @@ from ctxd_protocol.object_types import source_label
 
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
-_INNER: Final = ("assembly:", "session_entry:", COMMIT_PREFIX)
+_INNER: Final = ("assembly:", ENTRY_PREFIX, COMMIT_PREFIX)
 """Prefixes of other entities that are searched: assemblies, which contain the declared tools, entries and commits."""
 
 SCANNED_DELTA_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -127,14 +127,18 @@ def component_text_id(session: str, address: str) -> str:
     return f"component_text:{session}#{address}"
 
 
+ENTRY_PREFIX: Final = "session_entry:"
+"""Prefix of the ids of the entries of all sessions."""
+
+
 def entries_prefix(session: str) -> str:
     """Return the prefix of the ids of all entries of ``session``, and of no others."""
-    return f"session_entry:{session}#"
+    return f"{ENTRY_PREFIX}{session}#"
 
 
 def entry_id(session: str, key: str) -> str:
     """The id of the entry ``key`` of ``session``."""
-    return f"session_entry:{session}#{key}"
+    return entries_prefix(session) + key
 
 
 COMMIT_PREFIX: Final = "commit:"

@@ -47,10 +47,15 @@ class _Named(NamedTuple):
         return any(each in data for each in (*self.quoted, *self.escaped))
 
 
+def own_id(call: str) -> str:
+    """Return the id by which its session recorded the tool call ``call``, which may be an alias: see
+    ``toolcall_alias``."""
+    return call.split(":", 2)[-1].rstrip("~") if call.startswith("toolcall:") else call
+
+
 def native_id(call: str) -> str:
-    """Return the harness's own id of the tool call ``call``, which may be an alias: see ``toolcall_alias``."""
-    own = call.split(":", 2)[-1].rstrip("~") if call.startswith("toolcall:") else call
-    return native_call_id(own)
+    """Return the harness's own id of the tool call ``call``."""
+    return native_call_id(own_id(call))
 
 
 def without_calls(content: Content, calls: Set[str], gone: ErasedContent) -> Content:

@@ -102,11 +102,12 @@ def _texts(event: Event) -> list[str]:
 
 
 class ErasedContent:
-    """Content to remove: ``texts``, and with ``recorded`` every title and first prompt that a harness recorded, even if
-    no text matches."""
+    """Content to remove: ``texts``, the arguments and outputs of the tool call with the ids ``calls``, and with
+    ``recorded`` every title and first prompt that a harness recorded. The latter two need not equal a text."""
 
-    def __init__(self, texts: Iterable[str] = (), *, recorded: bool = False) -> None:
+    def __init__(self, texts: Iterable[str] = (), *, calls: Iterable[str] = (), recorded: bool = False) -> None:
         self._takes_recorded = recorded
+        self._calls = frozenset(calls)
         self._titles: dict[tuple[str, int], str] = {}
         self._quoting: dict[str, bool] = {}
         self.texts = frozenset(texts)
@@ -128,9 +129,13 @@ class ErasedContent:
 
     def event(self, event: Event) -> Event:
         """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
-        goes = [name for name, text in _content(event).items() if text in self.texts]
+        # A harness may have sent arguments as text, or a part of the output: neither equals what was recorded.
+        is_of_call = not self._calls.isdisjoint((getattr(event, "call", None), getattr(event, "object", None)))
+        goes = [name for name, text in _content(event).items() if is_of_call or text in self.texts]
         attached = _attached(event)
-        left = tuple([PURGED_ATTACHMENT if text in self.texts else each for each, text in attached])
+        left = tuple(
+            [PURGED_ATTACHMENT if text and (is_of_call or text in self.texts) else each for each, text in attached]
+        )
         if not goes and all(one is other for one, (other, _) in zip(left, attached, strict=True)):
             return event
         if not goes or goes[0] not in _TEXTS:

@@ -16,10 +16,10 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import STORED_NAMES
 from ctxd.objects.document import Page
-from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, session_of
+from ctxd.objects.generated_ids import COMMIT_PREFIX, ENTRY_PREFIX, UNPURGEABLE_PREFIXES, is_hash, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
-from ctxd.sessions.call_erasure import native_id, without_calls
+from ctxd.sessions.call_erasure import native_id, own_id, without_calls
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (
     ErasedContent,
@@ -36,7 +36,7 @@ from ctxd.sessions.session_loading import batched
 from ctxd.sessions.stored_session import events_size
 from ctxd.store import commit_index, component_text_index
 from ctxd.store.idempotency import Resend
-from ctxd.store.purge import COMMITS_OF, KIND, decode_counts, restated_by, with_texts
+from ctxd.store.purge import COMMITS_OF, KIND, decode_counts, restated_by, with_same_text
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import Pending, PurgeRequest, Replay, Restate, Write
 from ctxd_protocol.ids import chat_id, session_object_id
@@ -70,12 +70,13 @@ async def purge(
     id: str,
     live: LiveSession | None = None,
 ) -> Proof:
-    """Erase the content of ``id``, in every version, and the component texts that were made from it.
+    """Erase the content of ``id``, in every version, other objects with equal content, and the component texts that
+    were made from any of these.
 
     ``live``: the session of a tool call or commit. For a tool call, equal text and arguments are erased from its chat
-    and those of its ``family`` in the same write, and so is everything that their commits have under its id; if the
-    session moved to another host, they stay, and the chat is listed as residue. For a commit, the title and the first
-    prompt that the session's harness recorded are erased, as they may be from that commit.
+    and those of its ``family`` in the same write, and so is everything that these and their commits have under its id;
+    if the session moved to another host, they stay, and the chat is listed as residue. For a commit, the title and the
+    first prompt that the session's harness recorded are erased, as they may be from that commit.
 
     If nothing is left to purge, nothing is written. Raises: CtxdError object_not_found; unsupported for ids such as
     those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge continues.
@@ -84,20 +85,23 @@ async def purge(
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     if not await _has_unpurged_version(store, id):
-        return await _nothing_left(store, id)
-    ids = (id, *await _quoting(store, id))
+        # A daemon that was killed after an earlier purge of it may have left late texts.
+        return await _with_late_texts(store, guard, call, (id,), await _nothing_left(store, id))
+    ids = (id, *await _made_from(store, (id, *await store.read_index(partial(with_same_text, id=id)))))
     if live is None:
         asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
         pending = store.submit(_write(call, asked))
         call.submitted = True
-        return await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
+        return await _proof(store, guard, call, asked, pending)
     if id.startswith(COMMIT_PREFIX):
         return await _purge_imported(store, guard, call, ids, live, family)
-    gone = ErasedContent(await _texts(store, id))
+    gone = await _content_of_call(store, id)
     restate = make_eraser(gone, partial(without_calls, calls={native_id(id)}, gone=gone))
     async with family(live.session) as others:
         sessions = (live.session, *others)
-    # Found before the locks are taken, and not in the thread that commits: a session may have 100,000 commits.
+    # Found before the locks are taken, and not in the thread that commits: a session may have 100,000 commits. That
+    # thread searches only the few that are made meanwhile.
+    searched = await store.read_index(commit_index.highest_number)
     copies = await _commits_to_restate(store, sessions, restate)
     async with live.lock:
         count = freed = 0
@@ -115,16 +119,17 @@ async def purge(
                 asked = PurgeRequest(
                     ids,
                     guard.keyed_hash,
-                    within=(*(_without_commits((live.session, *others)) if count else ()), *copies),
+                    within=(*_chat_or_commits((live.session, *others), is_in_chat=bool(count)), *copies),
                     restate=restate,
                     sharing=without_bundle,
                     messages=count,
+                    searched=searched,
                 )
                 write = _write(call, asked, live.session)
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
         await _settled(pending)
-    proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
+    proof = await _proof(store, guard, call, asked, pending)
     if not (is_moved and (count or copies)):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
@@ -140,8 +145,8 @@ async def _commits_to_restate(store: VersionStore, sessions: Sequence[str], rest
     return found
 
 
-def _without_commits(sessions: Sequence[str]) -> list[str]:
-    return [name for name in list_chat_entities(sessions) if not name.startswith(COMMITS_OF)]
+def _chat_or_commits(sessions: Sequence[str], *, is_in_chat: bool) -> list[str]:
+    return [name for name in list_chat_entities(sessions) if is_in_chat or name.startswith(COMMITS_OF)]
 
 
 async def _purge_imported(
@@ -173,37 +178,45 @@ async def _purge_imported(
             residue = []
         call.submitted = True
         await _settled(pending)
-    proof = await _proof(store, asked, pending)
+    proof = await _proof(store, guard, call, asked, pending)
     return msgspec.structs.replace(proof, residue=(*proof.residue, *residue))
 
 
-async def _quoting(store: VersionStore, id: str) -> list[str]:
-    """Return the component texts that were made from ``id``: their sources are files and entries only. Cost: that of
-    the result, by index."""
-    texts = await store.read_index(lambda connection: component_text_index.made_from(connection, id))
+async def _made_from(store: VersionStore, ids: Iterable[str]) -> list[str]:
+    """Return the component texts that were made from ``ids``. Cost: a look-up for each file and entry among ``ids``,
+    and that of the result."""
+    sources = [id for id in ids if is_hash(id) or id.startswith(ENTRY_PREFIX)]
+    if not sources:
+        return []
+    texts = await store.read_index(partial(component_text_index.made_from, sources=sources))
     heads = await store.heads(texts) if texts else {}
     return [stored.document.id for stored in heads.values() if stored is not None and not is_purged(stored.document)]
 
 
-async def _with_late_texts(store: VersionStore, guard: Guard, call: WriteRequest, id: str, proof: Proof) -> Proof:
-    """Purge the component texts that were made from ``id`` during its purge, and return ``proof`` with them included.
-    None are made once the first purge is durable."""
-    late = await _quoting(store, id)
+async def _with_late_texts(
+    store: VersionStore, guard: Guard, call: WriteRequest, ids: Iterable[str], proof: Proof
+) -> Proof:
+    """Purge the component texts that were made from ``ids`` during their purge, and return ``proof`` with them
+    included. None are made once the first purge is durable."""
+    late = await _made_from(store, ids)
     if not late:
         return proof
     asked = PurgeRequest(tuple(late), guard.keyed_hash, sharing=without_bundle)
-    more = await _proof(store, asked, store.submit(_write(call.without_id(), asked)))
+    call = call.without_id()
+    more = await _proof(store, guard, call, asked, store.submit(_write(call, asked)))
     return msgspec.structs.replace(
         more,
         objects=(*proof.objects, *more.objects),
         versions=proof.versions + more.versions,
         texts=proof.texts + more.texts,
-        receipt=proof.receipt,
+        receipt=proof.receipt or more.receipt,
+        sessions=tuple(dict.fromkeys((*proof.sessions, *more.sessions))),
     )
 
 
-async def _texts(store: VersionStore, id: str) -> set[str]:
-    """Return the text of every version of the tool call ``id``, and its arguments as ``args_text`` encodes them."""
+async def _content_of_call(store: VersionStore, id: str) -> ErasedContent:
+    """Return the text of every version of the tool call ``id``, its arguments as ``args_text`` encodes them, and its
+    ids."""
     found: set[str] = set()
     after: tuple[int, int] | None = None
     while True:
@@ -212,7 +225,7 @@ async def _texts(store: VersionStore, id: str) -> set[str]:
         found.update(text for text in contents.values() if isinstance(text, str) and text)
         found.update(args_text(args) for stored in page if (args := stored.document.payload.get("args")))
         if len(page) < _HISTORY:
-            return found
+            return ErasedContent(found, calls=(id, own_id(id)))
         after = (page[-1].valid_time, page[-1].tx)
 
 
@@ -251,7 +264,7 @@ async def purge_chat(
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
         await _settled(pending)
-    return await _proof(store, asked, pending)
+    return await _proof(store, guard, call, asked, pending)
 
 
 async def sessions_with_text(
@@ -270,10 +283,8 @@ async def sessions_with_text(
     if id == live.chat_ref:
         gone, _, _ = await content_in(live, turns)
     else:
-        gone = ErasedContent(await _texts(store, id))
-        refs = {each.content_ref for each in await store.history(id, corrections=True) if each.content_ref is not None}
-        same = await store.read_index(partial(with_texts, texts=refs))
-        others = await _sessions_of(store, same)
+        gone = await _content_of_call(store, id)
+        others = await _sessions_of(store, [id, *await store.read_index(partial(with_same_text, id=id))])
     found: dict[str, None] = {}
     for name, each in sessions:
         async with aclosing(read_pages(each)) as pages:
@@ -317,12 +328,14 @@ async def _nothing_left(store: VersionStore, id: str) -> Proof:
     return Proof((id,), 0, 0, await store.purge_residue(), None)
 
 
-async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> Proof:
+async def _proof(store: VersionStore, guard: Guard, call: WriteRequest, asked: PurgeRequest, pending: Pending) -> Proof:
+    """Return the proof of ``asked`` and of the purge of late texts. Raises: as the wait for ``pending``."""
     receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"
     reported, residue = _reported(done.ids), await store.purge_residue()
-    return Proof(reported, done.versions, done.text_count, residue, receipt, await _sessions_of(store, done.ids))
+    proof = Proof(reported, done.versions, done.text_count, residue, receipt, await _sessions_of(store, done.ids))
+    return await _with_late_texts(store, guard, call, done.ids, proof)
 
 
 async def _sessions_of(store: VersionStore, ids: Iterable[str]) -> tuple[str, ...]:

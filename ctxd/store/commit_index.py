@@ -268,10 +268,16 @@ def holding(connection: sqlite_file.Connection, session: str, refs: Collection[s
     return found
 
 
-def of_session(connection: sqlite_file.Connection, session: str) -> list[str]:
-    """The ids of all commits of ``session``."""
-    query = "SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=?"
-    return [id for (id,) in connection.execute(query, (session,))]
+def of_session(connection: sqlite_file.Connection, session: str, after: int = 0) -> list[str]:
+    """The ids of the commits of ``session`` with numbers above ``after``."""
+    query = "SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=? AND c.entity>?"
+    return [id for (id,) in connection.execute(query, (session, after))]
+
+
+def highest_number(connection: sqlite_file.Connection) -> int:
+    """The number of the newest commit; 0 if there is none."""
+    ((number,),) = connection.execute("SELECT ifnull(max(entity), 0) FROM context_commit")
+    return int(number)
 
 
 def row_of(id: str, fields: Fields) -> bytes:

@@ -4,7 +4,7 @@ It is filled in the transaction that writes a text, from its document alone, so 
 text, whose document no longer has its sources, stays in the index until a rebuild.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -66,11 +66,11 @@ def clear(connection: sqlite_file.Connection) -> None:
     connection.execute("DELETE FROM text_source").fetchall()
 
 
-def made_from(connection: sqlite_file.Connection, source: str) -> list[str]:
-    """The ids of the component texts that were made from ``source``, purged ones too, in order."""
+def made_from(connection: sqlite_file.Connection, sources: Iterable[str]) -> list[str]:
+    """The ids of the component texts that were made from one of ``sources``, purged ones too, in order."""
     query = """SELECT t.id FROM entity AS s JOIN text_source ON text_source.source=s.n JOIN entity AS t
-        ON t.n=text_source.text WHERE s.id=? ORDER BY t.id"""
-    return [id for (id,) in connection.execute(query, (source,))]
+        ON t.n=text_source.text WHERE s.id=?"""
+    return sorted({id for source in sources for (id,) in connection.execute(query, (source,))})
 
 
 def pairs(connection: sqlite_file.Connection) -> Iterator[tuple[str, str]]:

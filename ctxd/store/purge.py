@@ -110,7 +110,7 @@ def apply(
     dropped = {version.content for version in found if version.content is not None} - shared
     text_count = len(dropped) + purge.messages
     if purge.restate is not None:
-        for version, document, content in _restated(connection, versions, purge.within, purge.restate):
+        for version, document, content in _restated(connection, versions, purge, purge.restate):
             found.append(version)
             written[_key(version)] = _rewritten(version, document, content)
             if version.content is not None and version.content != content:
@@ -175,10 +175,11 @@ def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
     return [*own, *(version for version in versions.with_content(sorted(texts)) if version.id not in wanted)]
 
 
-def with_texts(connection: sqlite_file.Connection, texts: Iterable[str]) -> list[str]:
-    """The ids of the entities of which a version has one of ``texts``, given by hash."""
-    found = SqliteBackend(connection).with_content(map(bytes.fromhex, texts))
-    return list(dict.fromkeys(version.id for version in found))
+def with_same_text(connection: sqlite_file.Connection, id: str) -> list[str]:
+    """The ids of the other entities that a purge of ``id`` erases: a version has the text of one of its versions."""
+    versions = SqliteBackend(connection)
+    texts = {version.content for version in versions.history(id, corrections=True) if version.content is not None}
+    return list(dict.fromkeys(other.id for other in versions.with_content(sorted(texts)) if other.id != id))
 
 
 def restated_by(connection: sqlite_file.Connection, ids: Iterable[str], restate: Restate) -> list[str]:
@@ -206,14 +207,14 @@ def _key(version: Version) -> tuple[str, int, int]:
 
 
 def _restated(
-    connection: sqlite_file.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
+    connection: sqlite_file.Connection, versions: SqliteBackend, purge: PurgeRequest, restate: Restate
 ) -> Iterator[tuple[Version, Document, bytes | None]]:
-    """Every version of an entity ``within`` that ``restate`` changes, its replacement, and the text of that.
+    """Every version of an entity within ``purge`` that ``restate`` changes, its replacement, and the text of that.
 
     Raises: CtxdError corrupt for one that cannot be read; as ``restate``.
     """
-    for name in within:
-        for id in _within(connection, name):
+    for name in purge.within:
+        for id in _within(connection, name, purge.searched):
             for version in versions.history(id, corrections=True):
                 if version.body is None:
                     continue
@@ -238,9 +239,9 @@ def nothing_purged() -> bytes:
     return journal.encode_purge(b"", b"", journal.PurgeRecord((), ()))
 
 
-def _within(connection: sqlite_file.Connection, name: str) -> list[str]:
+def _within(connection: sqlite_file.Connection, name: str, searched: int) -> list[str]:
     if name.startswith(COMMITS_OF):
-        return commit_index.of_session(connection, name.removeprefix(COMMITS_OF))
+        return commit_index.of_session(connection, name.removeprefix(COMMITS_OF), searched)
     return entities(connection, name) if name[-1] == "#" else [name]
 
 

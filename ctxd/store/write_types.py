@@ -22,7 +22,8 @@ Restate = Callable[[Document], Document | None]
 
 class PurgeRequest:
     """Content to destroy: every version of ``ids``, and the parts that ``restate`` removes from versions of the
-    entities ``within`` (entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits).
+    entities ``within`` (entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits). From
+    the latter, ``searched`` leaves out the commits up to this number: those among them to restate are named.
     ``keyed`` returns the keyed hash that replaces a source hash, so that the same bytes are still recognised.
     ``sharing`` returns the replacement of another entity's version that has the same text and cannot do without one;
     None to purge that too. ``unreferenced``: ``ids`` are artifacts without tags; only those that no pin and no other
@@ -30,7 +31,18 @@ class PurgeRequest:
     is not its purpose: objects that another session knows stay, and so do texts that other entities have. ``done``: the
     result, once durable; None if the purge failed."""
 
-    __slots__ = ("done", "ids", "keyed", "messages", "reclaimed", "restate", "sharing", "unreferenced", "within")
+    __slots__ = (
+        "done",
+        "ids",
+        "keyed",
+        "messages",
+        "reclaimed",
+        "restate",
+        "searched",
+        "sharing",
+        "unreferenced",
+        "within",
+    )
 
     def __init__(
         self,
@@ -41,6 +53,7 @@ class PurgeRequest:
         restate: Restate | None = None,
         sharing: Restate | None = None,
         messages: int = 0,
+        searched: int = 0,
         unreferenced: bool = False,
         reclaimed: str | None = None,
     ) -> None:
@@ -52,6 +65,7 @@ class PurgeRequest:
         self.restate = restate
         self.sharing = sharing
         self.messages = messages
+        self.searched = searched
         self.unreferenced = unreferenced
         self.reclaimed = reclaimed
         self.done: Purged | None = None

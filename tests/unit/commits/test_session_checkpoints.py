@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import entity_id
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
+from ctxd.sessions import purge_operations
 from ctxd.store.verify import search, verified
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.context_types import CurrentContext
@@ -229,6 +231,44 @@ async def test_a_purge_while_the_chat_is_committed_leaves_no_copy(tmp_path: Path
             tip = await home.current()
         assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
         assert "the-leaked" not in await home.narrative(tip)
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_commit_made_during_the_purge_of_a_call_has_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await record(w, "s", "c1", "the-leaked-value")
+        searched = purge_operations._commits_to_restate
+
+        async def searched_then_committed(*arguments: Any) -> list[str]:
+            found = await searched(*arguments)
+            await say(w, "s", ("assistant", "the-leaked-value"))
+            assert found == [] and await home.current() is not None
+            return found
+
+        monkeypatch.setattr(purge_operations, "_commits_to_restate", searched_then_committed)
+        assert (await w.call("object.purge", object="c1")).complete
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
+        assert "[purged]" in await home.narrative((await home.commits())[-1].commit)
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_the_current_context_of_a_session_that_is_not_loaded_has_its_newest_reply(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "one"))
+        tip = await home.current()
+        await say(w, "s", ("assistant", "the reply"))
+        w.sessions.unload("s")
+        newest = await home.current()
+        assert newest != tip and "the reply" in await home.narrative(newest)
+        w.sessions.unload("s")
+        assert await home.current() == newest
 
 
 @pytest.mark.requirement("CMT-20")

@@ -173,6 +173,32 @@ async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: 
     assert _holding(tmp_path / "state", b"the secret") == []
 
 
+@pytest.mark.requirement("SEC-8")
+@pytest.mark.parametrize(
+    ("args", "recorded"),
+    [
+        ("*** Begin Patch the secret", {"input": "*** Begin Patch the secret"}),
+        ('{"command": "the secret"}', {"command": "the secret"}),
+        ({"command": "the secret", "cwd": "/"}, {"cwd": "/", "command": "the secret"}),
+    ],
+)
+async def test_a_purged_call_keeps_no_arguments_and_output_in_the_chat_in_whatever_form(
+    tmp_path: Path, args: object, recorded: dict[str, str]
+) -> None:
+    async with world(tmp_path / "state") as w:
+        for session in ("s1", "s2"):
+            await w.call("session.create", agent="a", session=session)
+        await record(w, "s1", "c1", "the secret", args=recorded)
+        others = (ToolCallEvent(call="c2", tool="bash", args="kept"), ToolResultEvent(call="c2", text="kept"))
+        output = ToolResultEvent(call="c1", text="Exit code: 0\nthe secret")
+        log = (ToolCallEvent(call="c1", tool="bash", args=args), output, *others)
+        await w.call("session.append", session="s1", events=[msgspec.to_builtins(event) for event in log])
+        assert (await w.call("object.purge", object="c1")).complete
+        kept = [each.event for each in (await w.call("session.events", session="s1")).events]
+        assert kept == [ToolCallEvent(call="c1", tool="bash"), ToolResultEvent(call="c1", text="[purged]"), *others]
+    assert _holding(tmp_path / "state", b"the secret") == []
+
+
 @pytest.mark.requirement("SES-28")
 async def test_a_fork_continued_during_a_purge_of_its_prompt_keeps_nothing_of_it(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
@@ -341,6 +367,49 @@ async def test_a_text_rendered_from_an_entry_during_its_purge_is_purged_too(
         texts = await home.store.scan(component_texts_prefix())
         assert texts and all(is_purged(stored.document) for stored in texts)
         assert set(proof.objects) == {entry_id("s", "mode"), *(stored.document.id for stored in texts)}
+
+
+@pytest.mark.requirement("EPO-6")
+@pytest.mark.requirement("SEC-8")
+async def test_a_purge_also_erases_texts_made_from_other_entries_with_the_same_value(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        for session in ("s", "other"):
+            live = await home.create(session)
+            home.append(live, Message(role="user", content="Begin."))
+            params = EntrySetParams(session=session, key="mode", value="the secret")
+            await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
+            wanted = Wanted("anthropic-messages", "m", None)
+            await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+        proof = await purge(home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
+        texts = await home.store.scan(component_texts_prefix())
+        assert len(texts) == 2 and all(is_purged(stored.document) for stored in texts)
+        assert set(proof.objects) == {
+            entry_id("s", "mode"),
+            entry_id("other", "mode"),
+            *(stored.document.id for stored in texts),
+        }
+    assert _holding(tmp_path, b"the secret") == []
+
+
+@pytest.mark.requirement("EPO-6")
+async def test_a_repeated_purge_erases_texts_that_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        home.append(live, Message(role="user", content="Begin."))
+        params = EntrySetParams(session="s", key="mode", value="the secret")
+        await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
+        wanted = Wanted("anthropic-messages", "m", None)
+        await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+        purged = partial(purge, home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
+        with monkeypatch.context() as patch:
+            patch.setattr("ctxd.store.component_text_index.made_from", lambda *_, **__: [])
+            await purged()
+        assert not any(is_purged(stored.document) for stored in await home.store.scan(component_texts_prefix()))
+        proof = await purged()
+        assert all(is_purged(stored.document) for stored in await home.store.scan(component_texts_prefix()))
+        assert (proof.versions, proof.texts) == (1, 1) and proof.receipt is not None
 
 
 def made_text(number: int, source: str) -> Document:
