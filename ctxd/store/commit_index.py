@@ -275,7 +275,7 @@ def of_session(connection: sqlite_file.Connection, session: str, after: int = 0)
 
 
 def highest_number(connection: sqlite_file.Connection) -> int:
-    """The number of the newest commit; 0 if there is none."""
+    """The number of the newest commit; 0 without commits."""
     ((number,),) = connection.execute("SELECT ifnull(max(entity), 0) FROM context_commit")
     return int(number)
 
