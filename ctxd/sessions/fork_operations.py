@@ -35,6 +35,7 @@ from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
+from ctxd.store.journal import newest_at
 from ctxd.store.write_types import Pending, Replay, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionForkResult
@@ -46,11 +47,13 @@ _COMMITS_AT_ONCE: Final = 50
 class ForkMoment(NamedTuple):
     """A moment of a session at which it can be forked: ``head`` is the head then, of the session or of an ancestor.
 
-    ``continues``: the commit that the fork continues; None for the newest commit of that moment. ``purges``: the number
-    of purges before it was read, after which content that the fork copies may be gone.
+    ``at``: the time of the moment, up to the row ``base.tx``. ``continues``: the commit that the fork continues; None
+    for the newest commit of that moment. ``purges``: the number of purges before it was read, after which content that
+    the fork copies may be gone.
     """
 
     base: ForkBase
+    at: AsOf
     head: SessionHead
     continues: ContinuedCommit | None
     purges: int
@@ -121,12 +124,12 @@ class ForkOperations(OperationGroup):
         ``session.create``, which normalises the settings; None for ``session.fork``. Starts again if anything is purged
         meanwhile: content that the fork copies may be gone."""
         while True:
-            base, head, continues, purges = moment or await self.moment_of(source)
+            base, at, head, continues, purges = moment or await self.moment_of(source)
             moment = None
             settings = msgspec.structs.replace(continued(head.settings), base=base, continues=continues, **changes)
             if created is not None:
                 settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
-            puts = await self._own_documents(base, settings, session)
+            puts = await self._own_documents(base.session, at, settings, session)
             if prompt is not None:
                 capture = Capture(self.sessions.guard, settings.secrets)
                 text = await off_loop(len(prompt), partial(capture.text, prompt))
@@ -191,11 +194,21 @@ class ForkOperations(OperationGroup):
                 message = f"session {params.session} began at {moment(head.settings.created_at)}"
                 raise CtxdError("session_not_found", message, hint="Choose that time or a later one.")
             session, at = base.session, AsOf(at.valid_time, min(at.tx, base.tx))
-        then = read_head(stored)
-        base = ForkBase(session, await self._segments(session, at), then.assembly, at.tx)
+        then, segments = read_head(stored), await self._segments(session, at)
+        if params.valid_time is not None:
+            at = await self._known_by(session, at, stored, segments)
+        base = ForkBase(session, segments, then.assembly, at.tx)
         if is_past:
             continues = await self._newest_within(base, at)
-        return ForkMoment(base, then, continues, purges)
+        return ForkMoment(base, at, then, continues, purges)
+
+    async def _known_by(self, session: str, at: AsOf, head: Stored, segments: int) -> AsOf:
+        """Return ``at`` up to the newest row of its valid time, or to a later one that wrote ``head`` or a segment at a
+        past valid time: what ``session`` had by then is inherited by a fork, and nothing later."""
+        newest = await self.store.read_index(partial(newest_at, valid_time=at.valid_time))
+        id = self.sessions.lineage(session).segment_id(segments - 1) if segments else None
+        last = None if id is None else (await self.store.heads((id,)))[id]
+        return AsOf(at.valid_time, min(at.tx, max(newest, head.tx, 0 if last is None else last.tx)))
 
     async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf, ContinuedCommit | None]:
         """Return the session of the commit, the moment up to which the commit holds its chat, and the commit if it was
@@ -325,9 +338,9 @@ class ForkOperations(OperationGroup):
             low, high = (middle + 1, high) if at.includes(stored) else (low, middle)
         return low
 
-    async def _own_documents(self, base: ForkBase, settings: SessionSettings, session: str) -> list[Document]:
-        """Return the system prompt and the entries of ``base`` at the fork, renamed for ``session``."""
-        own = {str(system_prompt_id(base.session)): str(system_prompt_id(session))}
-        own |= {entry_id(base.session, key): entry_id(session, key) for key in settings.entries}
-        found: dict[str, Stored] = await self.store.bulk(list(own), AsOf(tx=base.tx), content=True)
+    async def _own_documents(self, base: str, at: AsOf, settings: SessionSettings, session: str) -> list[Document]:
+        """Return the system prompt and the entries of the session ``base`` at ``at``, renamed for ``session``."""
+        own = {str(system_prompt_id(base)): str(system_prompt_id(session))}
+        own |= {entry_id(base, key): entry_id(session, key) for key in settings.entries}
+        found: dict[str, Stored] = await self.store.bulk(list(own), at, content=True)
         return [await self.store.keep(renamed(stored.document, own[id])) for id, stored in found.items()]

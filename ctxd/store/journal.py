@@ -218,6 +218,17 @@ def chain_at(connection: sqlite_file.Connection, seq: int) -> bytes | None:
     return None if found is None else bytes(found[0])
 
 
+def newest_at(connection: sqlite_file.Connection, valid_time: int) -> int:
+    """The sequence of the newest row with at most ``valid_time``; 0 before the first row. By bisection: valid times of
+    rows never decrease."""
+    ((low, high),) = connection.execute("SELECT ifnull(min(seq), 1), ifnull(max(seq), 0) FROM journal")
+    while low <= high:
+        middle = (low + high) // 2
+        ((vt,),) = connection.execute("SELECT vt FROM journal WHERE seq=?", (middle,))
+        low, high = (middle + 1, high) if vt <= valid_time else (low, middle - 1)
+    return int(high)
+
+
 def journal_id(connection: sqlite_file.Connection) -> str:
     """The id of the journal, in hex. A restored copy has another id: it may diverge from the original."""
     found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
+from ctxd.objects.generated_ids import entry_id
 from ctxd.sessions.session_state import check
 from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import RUN
@@ -111,6 +113,36 @@ async def test_a_fork_equals_its_parent_at_that_time_and_branches_are_isolated(t
             chat = (await w.call("object.get", object=f"chat:{session}")).object
             assert chat.payload["turn_count"] == wanted[session][1][0].__len__() - 1
     verified(tmp_path / "state")
+
+
+class SteppingClock(SystemClock):
+    """A clock that is one second later at each reading."""
+
+    seconds = 0
+
+    def wall_ms(self) -> int:
+        self.seconds += 1
+        return 1_700_000_000_000 + 1_000 * self.seconds
+
+
+async def test_a_fork_at_a_time_has_what_its_session_had_and_none_of_what_followed(tmp_path: Path) -> None:
+    async with world(tmp_path / "state", clock=SteppingClock()) as w:
+        await w.call("session.create", agent="a", session="s0", system_prompt="old")
+        await w.call("session.set_entry", session="s0", key="mode", value="old")
+        await say(w, "s0", ("user", "one"))
+        turn_one, receipt = w.store.newest_valid_time, w.store.head()
+        assert receipt is not None
+        then = await whole(w, "s0", AsOf(tx=receipt.seq))
+        await say(w, "s0", ("user", "two"))
+        turn_two = w.store.newest_valid_time
+        await w.call("session.set_system_prompt", session="s0", content="new")
+        await w.call("session.set_entry", session="s0", key="mode", value="new")
+        made = await w.call("session.fork", session="s0", fork="s1", valid_time=turn_one)
+        assert (made.turn, await whole(w, "s1")) == (1, then)
+        entry = await w.store.get(entry_id("s1", "mode"), content=True)
+        assert entry is not None and entry.document.content == '"old"'
+        await w.call("session.fork", session="s1", fork="s2", valid_time=turn_two)
+        assert await whole(w, "s2") == then, "the fork never had the second turn"
 
 
 async def test_a_fork_writes_as_much_of_a_long_session_as_of_a_short_one(tmp_path: Path) -> None:
