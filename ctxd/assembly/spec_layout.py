@@ -313,9 +313,10 @@ class ChatSection:
                         # Pages that are in memory are read without a wait.
                         portion = 0
                         await checkpoint()
-            if self._compaction is not None:
-                await self._begin_with(view, *self._compaction)
-                self._compaction = None
+        if self._compaction is not None:
+            # Also if an earlier update read the chat up to its end, but was cancelled here.
+            await self._begin_with(view, *self._compaction)
+            self._compaction = None
         if not self._unread:
             return
         heads = await view.heads(self._unread.values())

@@ -1,6 +1,8 @@
 """Assemblies while others write: what was recorded is always what the store gives as of the record."""
 
 import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import anyio
@@ -8,12 +10,17 @@ import msgspec
 import pytest
 
 from ctxd import failpoints
+from ctxd.assembly import spec_layout
 from ctxd.errors import CtxdError
-from ctxd.sessions import file_operations
+from ctxd.sessions import chat_operations, file_operations
+from ctxd.sessions.compaction_kept_messages import kept_events
 from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.reference import ChatText
 from tests.unit.assembly.stored_sessions import Household, household
 from tests.waiting import until
 
@@ -98,6 +105,44 @@ async def test_an_assembly_cancelled_at_any_point_leaves_the_session_usable(tmp_
             made = await home.assemble(live)
             assert (await home.archive.show("s")).context == made
         assert parse(made.text).active[-1].content.endswith("y")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-5")
+@pytest.mark.requirement("CTX-12")
+async def test_an_assembly_cancelled_while_it_reads_kept_messages_loses_no_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+
+    async def slow(
+        live: LiveSession, place: EventPosition, compaction: CompactionEvent
+    ) -> AsyncGenerator[tuple[EventPosition, int, Event], None]:
+        nonlocal reads
+        reads += 1
+        await (anyio.sleep_forever() if reads == 1 else anyio.lowlevel.checkpoint())
+        async with aclosing(kept_events(live, place, compaction)) as kept:
+            async for each in kept:
+                yield each
+
+    monkeypatch.setattr(spec_layout, "kept_events", slow)
+    async with household(tmp_path) as home:
+        live = await home.create(prompt="")
+        events = [
+            PromptEvent(text="old"),
+            PromptEvent(text="kept", id="k"),
+            CompactionEvent(summary="s", kept_from="k"),
+        ]
+        delta = chat_operations.append_delta(live.state, "s", events, live.settings.collapse)
+        live.submit(WriteRequest("session.append", "p"), delta)
+        with anyio.move_on_after(0.05):
+            await home.assemble(live)
+        made = await home.assemble(live)
+        assert reads == 2 and parse(made.text).chat == (
+            ChatText(role="user", text="s"),
+            ChatText(role="user", text="kept"),
+        )
+        assert (await home.archive.show("s")).context == made
 
 
 @pytest.mark.anyio
