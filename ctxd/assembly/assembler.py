@@ -206,19 +206,20 @@ class Assembler:
             live=live, heads=heads, contents=self._store.contents, count=self._archive.count, renderer=RENDERER,
             chars_max=most,
         )  # fmt: skip
-        if live.state.chat_chars > most:
-            raise view.too_long(live.state.chat_chars)
         while True:
             live.require_current()
             kept = self._cache.of(live)
             files = live.state.files(live.state.active)
             key = (live.last_pending, *map(self._store.peek, files))
             if kept.key == key:
+                if kept.chars > most:
+                    raise view.too_long(kept.chars)
                 return kept
             kept.key = None
             before = (self._cache.cleared, self._store.next_seq)
             for component in kept.components:
                 await component.update(view)
+            kept.chars = sum(len(piece.text) for component in kept.components for piece in component.pieces.values())
             kept.rendered = sum(
                 component.other_bytes
                 + sum(getsizeof(piece) + getsizeof(piece.text) for piece in component.pieces.values())

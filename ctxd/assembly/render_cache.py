@@ -31,7 +31,7 @@ class KeptContext(msgspec.Struct, eq=False):
     ``key``: the state that the components show, None if they are out of date. ``context_ids``: all that the session has
     recorded, None until they are read; ``record``, ``composition`` and ``answer``: None until known. ``recalled``: the
     newest record was looked up. ``window``: of the layout ``append``, None until it is read. ``rendered``: approximate
-    bytes of ``components``.
+    bytes of ``components``, and ``chars`` the characters of their texts.
     """
 
     live: LiveSession
@@ -44,6 +44,7 @@ class KeptContext(msgspec.Struct, eq=False):
     answer: Assembled | None = None
     window: KeptWindow | None = None
     rendered: int = 0
+    chars: int = 0
 
     @property
     def size(self) -> int:

@@ -40,6 +40,7 @@ from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.compaction_kept_messages import has_summary, kept_events
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition, SessionState
+from ctxd.sessions.stored_session import chars_of
 from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent, message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
@@ -298,11 +299,19 @@ class ChatSection:
         """The call of each output, by the place of the output."""
         self._compaction: tuple[EventPosition, int, CompactionEvent] | None = None
         """The newest compaction, until the pieces begin with it."""
+        self._chars = 0
+        """Characters of the texts since the newest compaction, with the messages that it keeps."""
+        self._is_cut = False
+        """The pieces are missing, as they exceeded the limit; only characters are counted until the next compaction."""
 
     async def update(self, view: View) -> None:
         """See ``SectionPieces``. Messages and calls are immutable, so each is read once. A purge drops the whole
         cache."""
         turns = view.live.state.turns
+        if self._is_cut and (view.chars_max is None or self._chars <= view.chars_max):
+            # The limit of the host is larger than that of a sandbox.
+            self.pieces, self._unread, self._compaction = {}, {}, None
+            self._end, self._chars, self._is_cut = (0, 0), 0, False
         if self._end != (len(turns) - 1, len(turns[-1])):
             async with aclosing(read_pages(view.live, self._end)) as pages:
                 portion = 0
@@ -313,6 +322,8 @@ class ChatSection:
                         # Pages that are in memory are read without a wait.
                         portion = 0
                         await checkpoint()
+        if self._is_cut:
+            raise view.too_long(self._chars)
         if self._compaction is not None:
             # Also if an earlier update read the chat up to its end, but was cancelled here.
             await self._begin_with(view, *self._compaction)
@@ -336,9 +347,12 @@ class ChatSection:
                 continue
             if view.renderer >= _REPLACES_CHAT_SINCE and has_summary(event) and event.sidechain is None:
                 self._compaction, self.pieces, self._unread = (place, page.seq, event), {}, {}
+                self._chars, self._is_cut = 0, False
             else:
                 self._add(view, place, page.seq, event)
             self._end = place[0], place[1] + 1
+            if view.chars_max is not None and self._chars > view.chars_max:
+                self.pieces, self._unread, self._is_cut = {}, {}, True
 
     def _add(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
         # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
@@ -357,6 +371,7 @@ class ChatSection:
         key = f"{place[0]}.{place[1]}"
         chat = chat_id(view.live.session)
         made = self.pieces[key] = view.piece(self.section, key, text, reason="chat", object=chat, tx=seq)
+        self._chars += len(text)
         return made
 
     def _add_call(self, view: View, place: EventPosition, seq: int, event: Event) -> None:
@@ -388,17 +403,23 @@ class ChatSection:
 
     async def _begin_with(self, view: View, place: EventPosition, seq: int, event: CompactionEvent) -> None:
         """Put the summary of ``event``, and the messages that it keeps, before those after it."""
+        kept: list[tuple[EventPosition, int, Event]] = []
+        chars = self._chars
         async with aclosing(kept_events(view.live, place, event)) as found:
-            kept = [each async for each in found]
+            async for each in found:
+                chars += chars_of((each[2],))
+                if view.chars_max is not None and chars > view.chars_max:
+                    raise view.too_long(chars)
+                kept.append(each)
         later, unread = self.pieces, self._unread
         self.pieces, self._unread = {}, {}
         self._put(view, place, render_message("user", event.summary), seq)
-        for at, written, each in kept:
-            if has_summary(each):
-                self._put(view, at, render_message("user", each.summary), written)
-            elif not isinstance(each, ToolCallEvent):
+        for at, written, message in kept:
+            if has_summary(message):
+                self._put(view, at, render_message("user", message.summary), written)
+            elif not isinstance(message, ToolCallEvent):
                 # Calls without an output stay: a harness may compact while a tool runs.
-                self._add(view, at, written, each)
+                self._add(view, at, written, message)
         self.pieces |= later
         self._unread |= unread
 
@@ -418,7 +439,7 @@ class ActiveSection:
         heads = await view.heads(live.state.active)
         shown = {id: stored for id, stored in heads.items() if stored is not None and stored.content_ref is not None}
         changed = [id for id, stored in shown.items() if id not in kept or kept[id].tx != stored.tx]
-        chars, portion = live.state.chat_chars, 0
+        chars, portion = 0, 0
         for first in range(0, len(changed), TEXTS_AT_ONCE):
             some = changed[first : first + TEXTS_AT_ONCE]
             refs = {id: shown[id].content_ref or "" for id in some if not is_binary(shown[id].document)}

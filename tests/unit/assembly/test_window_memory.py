@@ -14,7 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.session_state import EventPosition
-from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import CompactionEvent, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.stored_sessions import MODELS_OF, Household, household
 from tests.unit.assembly.test_request_states import append, ask
@@ -228,3 +228,27 @@ async def test_the_context_ids_of_all_sessions_in_memory_are_bounded(
         assert [session for session, *_ in kept] == ["b", "c"], "each is counted once it is complete"
         await home.archive.recordings(live)
         assert [session for session, *_ in kept] == ["c"]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-12")
+async def test_messages_that_a_summary_replaced_do_not_count_towards_the_limit_of_a_text(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        call = WriteRequest("context.assemble", "p")
+        append(live, [PromptEvent(text="old " * 500), PromptEvent(text="kept " * 100, id="k")])
+        for _ in range(2):
+            with pytest.raises(CtxdError, match="has at least 2,... characters; the limit for one assembly is 1,500"):
+                await home.assembler.assemble(live, call, chars_max=1_500)
+        assert "old" in (await home.assembler.look(live, call, chars_max=5_000)).context.text, "a larger limit"
+        append(live, [PromptEvent(text="more " * 1_000)])
+        with pytest.raises(CtxdError, match="the limit for one assembly is 5,000"):
+            await home.assembler.plan(live, None, chars_max=5_000)
+        append(live, [CompactionEvent(summary="A summary.", kept_from="k")])
+        with pytest.raises(CtxdError, match="the limit for one assembly is 1,500"):
+            await home.assembler.plan(live, None, chars_max=1_500)
+        append(live, [CompactionEvent(summary="A summary."), PromptEvent(text="And now?")])
+        await home.assembler.plan(live, None, chars_max=1_500)
+        made = (await home.assembler.assemble(live, call, chars_max=1_500)).context
+        assert made.text.count("summary") == made.text.count("now?") == 1 and made.number == 1
+        assert (await home.archive.show("s")).context.text == made.text
