@@ -439,7 +439,8 @@ class ActiveSection:
         heads = await view.heads(live.state.active)
         shown = {id: stored for id, stored in heads.items() if stored is not None and stored.content_ref is not None}
         changed = [id for id, stored in shown.items() if id not in kept or kept[id].tx != stored.tx]
-        chars, portion = 0, 0
+        # Content rendered before counts too: whether a context is refused must not depend on what is kept of the last.
+        chars, portion = sum(len(kept[id].text) for id in shown.keys() - set(changed)), 0
         for first in range(0, len(changed), TEXTS_AT_ONCE):
             some = changed[first : first + TEXTS_AT_ONCE]
             refs = {id: shown[id].content_ref or "" for id in some if not is_binary(shown[id].document)}

@@ -252,3 +252,24 @@ async def test_messages_that_a_summary_replaced_do_not_count_towards_the_limit_o
         made = (await home.assembler.assemble(live, call, chars_max=1_500)).context
         assert made.text.count("summary") == made.text.count("now?") == 1 and made.number == 1
         assert (await home.archive.show("s")).context.text == made.text
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-5")
+async def test_content_that_was_rendered_before_counts_towards_the_limit_of_a_text(tmp_path: Path) -> None:
+    call = WriteRequest("context.assemble", "p")
+    for _ in range(2):
+        async with household(tmp_path) as home:
+            live = await (home.sessions.live("s") if "s" in home.sessions.catalog else home.create())
+            for number in range(3 - len(live.state.active)):
+                path = home.files / f"{number}.txt"
+                path.write_text(f"{number} " * 300)
+                await home.read(live, path)
+                if number < 2:
+                    await home.assembler.assemble(live, call, chars_max=2_000)
+            with pytest.raises(CtxdError, match="the limit for one assembly is 2,000"):
+                await home.assembler.assemble(live, call, chars_max=2_000)
+            assert live.assembly == 2, "a context that is refused is not recorded"
+            await home.assembler.look(live, call)
+            with pytest.raises(CtxdError, match="the limit for one assembly is 2,000"):
+                await home.assembler.look(live, call, chars_max=2_000)
