@@ -340,25 +340,29 @@ def _shortened(made: ExtendedWindow, moment: RequestConditions, decision: Decisi
     """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, old messages
     of the user; and the tokens saved.
 
-    The newest reply, the newest message of the user, everything after that reply, kept objects and the baseline stay.
+    The newest reply, the newest message of the user, everything after that reply, kept objects, the baseline and the
+    newest system prompt stay.
     """
     refs, items = list(made.planned.refs), made.items
+    prompts = [n for n, ref in enumerate(refs) if isinstance(ref, ObjectRef) and ref.role == "prompt"]
     starts = _starts(items)
     answered = _newest_reply(items)
     newest = max((n for n, some in enumerate(items) if any(isinstance(each, UserText) for each in some)), default=-1)
     groups = []
     for first, last in pairwise([*starts, len(items)]):
-        some = [each for index in range(first, last) for each in items[index]]
+        removable = set(range(first, last)).difference(prompts[-1:])
+        some = [each for index in sorted(removable) for each in items[index]]
         if last <= answered and not first <= newest < last and not any(each.object in moment.kept for each in some):
-            groups.append((isinstance(some[0], UserText | ImageItem), first, last, sum(each.tokens for each in some)))
+            tokens = sum(each.tokens for each in some)
+            groups.append((isinstance(some[0], UserText | ImageItem), first, tokens, removable))
     budget = moment.rules.budget_tokens or 0
-    base = decision.tokens - sum(tokens for *_, tokens in groups)
+    base = decision.tokens - sum(tokens for _, _, tokens, _ in groups)
     left, goal = decision.tokens, base + max(0.0, _CONVERSATION_KEPT * (budget - base))
     gone: set[int] = set()
-    for _, first, last, tokens in sorted(groups):
+    for _, _, tokens, removable in sorted(groups, key=lambda group: group[:2]):
         if left <= goal:
             break
-        gone.update(range(first, last))
+        gone |= removable
         left -= tokens
     if not gone:
         return made, 0.0

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.truncation import cut
 from ctxd.assembly.window_explanation import explain
+from ctxd.objects import document as documents
 from ctxd.sessions import activation_operations, chat_operations
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
@@ -149,6 +150,27 @@ def test_a_cut_text_stays_within_its_tokens_in_every_script(text: str) -> None:
     kept = head + tail.partition("…]\n")[2]
     assert 490 <= estimate_tokens(kept) <= 500
     assert text.startswith(head) and text.endswith(tail.partition("…]\n")[2])
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+async def test_the_newest_system_prompt_stays_in_force_when_old_messages_are_removed(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(prompt="FIRST", budget_tokens=6_000)
+        for nth in range(20):
+            append(live, PromptEvent(text=f"Question {nth}: " + "why? " * 300))
+            made = await ask(home, live, "anthropic-messages")
+            append(live, ResponseEvent(text=f"Answer {nth}", model="m"))
+            if nth in (1, 2):
+                document = documents.system_prompt("s", f"VERSION {nth}")
+                live.submit(
+                    WriteRequest("session.set_system_prompt", "p"), puts=(document,), floor_vt=live.updated_at + 1
+                )
+            assert made.request is not None and made.tokens <= 6_000
+            check_request("anthropic-messages", made.request)
+            assert nth < 3 or str(made.request).count("VERSION 2") == 1
+        assert "Question 3:" not in str(made.request) and "VERSION 1" not in str(made.request)
+        assert (await home.archive.show("s", number=made.number)).context.request == made.request
 
 
 @pytest.mark.anyio
