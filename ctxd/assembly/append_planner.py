@@ -243,7 +243,8 @@ class Planner:
         place = self._batch.end
         for at, step in enumerate(steps):
             self._turn = step.events[0][0][0]
-            while recorded and recorded[0].tx <= step.seq:
+            # A compaction is newer than the calls that it keeps, which follow it.
+            while recorded and recorded[0].tx <= step.seq and not isinstance(step.events[0][1], CompactionEvent):
                 talk += self._recorded(recorded.popleft())
             if not step.is_reply:
                 talk += self._other(*step.events[0])
