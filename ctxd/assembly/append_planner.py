@@ -271,7 +271,15 @@ class Planner:
 
     def _is_complete(self, step: _Step) -> bool:
         calls = [event.call for _, event in step.events if isinstance(event, ToolCallEvent)]
-        return all(self._shown_as(call) or call in self._batch.outputs or call in self._results for call in calls)
+        return all(self._is_shown(call) or call in self._batch.outputs or call in self._results for call in calls)
+
+    def _is_shown(self, own: str) -> bool:
+        """True if the window has the call ``own`` without an output, or with the one that its object has. If it has
+        another output, this is a new call with a used id."""
+        if (shown := self._shown_as(own)) is None:
+            return False
+        facts, stored = self._taken[shown], self._batch.outputs.get(own)
+        return not facts.has_output or (stored is not None and facts.object == stored.document.id)
 
     def _shown_as(self, own: str) -> str | None:
         return self._names.get(own) or self._window.names.get(own)
@@ -299,7 +307,7 @@ class Planner:
                     )
                 case ToolCallEvent():
                     # Show a call once, even if the harness added it again when it recorded the call.
-                    is_new = self._shown_as(event.call) is None or event.call in self._results
+                    is_new = not self._is_shown(event.call) or event.call in self._results
                     if is_new and event.call not in calls:
                         arguments = arguments_of(event.args)
                         shown = self._name(event.call, event.tool, arguments)
