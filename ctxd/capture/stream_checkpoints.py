@@ -3,7 +3,7 @@
 An event is encoded when it arrives and kept until its delta is cut, so that memory holds one delta.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Final, Literal, NamedTuple, get_args
 
 from ctxd.formats.cbor_array import encoded, joined
@@ -40,7 +40,8 @@ _COMPACTIONS: Final = frozenset({"compact_boundary", "microcompact_boundary"})
 class Checkpoint(NamedTuple):
     """A planned commit: its trigger, and its delta in ``events-v1``.
 
-    ``is_compaction``: the delta is the summary that replaces everything before it, and ``summary`` its text.
+    ``is_compaction``: the delta is the summary that replaces everything before it, with the messages that it keeps, and
+    ``summary`` its text.
     """
 
     trigger: Trigger
@@ -75,8 +76,9 @@ class CheckpointTracker:
         self._items: list[bytes] = []
         self._size = self._messages = self._text_bytes = 0
 
-    def add(self, events: list[Event]) -> Iterator[Checkpoint]:
-        """Take the events of one line, and yield the checkpoints that are due after it.
+    def add(self, events: list[Event], kept: Sequence[Event] = ()) -> Iterator[Checkpoint]:
+        """Take the events of one line, and yield the checkpoints that are due after it. ``kept``: earlier messages that
+        a compaction in it keeps.
 
         A compaction is a checkpoint of its own after the delta before it, whatever the policy: without it the chain
         would grow without bound. A compaction without a summary is an ordinary event.
@@ -85,7 +87,7 @@ class CheckpointTracker:
         for event in events:
             if replaces(event) and event.sidechain == self._sidechain:
                 yield from self.cut("compaction")
-                yield _compaction(event)
+                yield _compaction(event, kept, self._bytes_max)
                 continue
             if event.sidechain == self._sidechain:
                 trigger = max(trigger, _trigger(event), key=rank)
@@ -143,7 +145,9 @@ def rank(trigger: Trigger | None) -> int:
     return -1 if trigger is None else _RANKED.index(trigger)
 
 
-def _compaction(event: CompactionEvent) -> Checkpoint:
-    messages, size = measure_event(event)
-    delta = joined([encoded(item_of(event))])
-    return Checkpoint("compaction", delta, messages, tokens_of(size), True, event.summary[:_SUMMARY_CHARS_MAX])
+def _compaction(event: CompactionEvent, kept: Sequence[Event], bytes_max: int) -> Checkpoint:
+    # The kept messages are in the same delta: a walk to the root, which has them before it, leaves out all of it.
+    items = [encoded(item_of(event)), *(item for each in kept for item in encoded_items(each, bytes_max))]
+    measured = [measure_event(each) for each in (event, *kept)]
+    messages, size = sum(count for count, _ in measured), sum(size for _, size in measured)
+    return Checkpoint("compaction", joined(items), messages, tokens_of(size), True, event.summary[:_SUMMARY_CHARS_MAX])

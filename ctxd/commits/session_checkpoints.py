@@ -5,7 +5,7 @@ and tool calls outside the chat are new. The session as of the commit's journal 
 acknowledged before. A commit stores its end position, so no event is in two deltas, even after a restart.
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -31,7 +31,7 @@ from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.write_types import DurableWrites
 from ctxd_protocol.context_types import CurrentContext
-from ctxd_protocol.event_types import CompactionEvent
+from ctxd_protocol.event_types import CompactionEvent, Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 KIND: Final = "commit.checkpoint"
@@ -322,7 +322,7 @@ class SessionCheckpoints:
             cuts: list[Checkpoint] = []
             async for page in read_pages(live, began.chat, end.chat):
                 places = [(place, event) for place, event in page.placed() if began.chat <= place < end.chat]
-                cuts += tracker.add(await with_kept_messages(live, places))
+                cuts += _due(tracker, await with_kept_messages(live, places))
                 if cuts:
                     cuts += tracker.cut("explicit")
                     turn, place = places[-1][0]
@@ -369,6 +369,11 @@ class SessionCheckpoints:
             WriteRequest(KIND, live.settings.principal),
             unless=lambda: self._purges != purges or self._store.is_purging(),
         )
+
+
+def _due(tracker: CheckpointTracker, events: Iterable[tuple[Event, Sequence[Event]]]) -> list[Checkpoint]:
+    """The checkpoints that are due after ``events``, each with the messages that it keeps."""
+    return [cut for event, kept in events for cut in tracker.add([event], kept)]
 
 
 def _end_of(live: LiveSession) -> Position:

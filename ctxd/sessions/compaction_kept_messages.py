@@ -2,11 +2,11 @@
 
 Claude Code and pi keep all messages from one on: the ``meta`` of the compaction has its place, or ``kept_from`` its id.
 codex keeps prompts, and records its new window, which has them. The compaction replaces everything before it, so
-commits repeat the kept messages, which are already in the chat, after it.
+its commit repeats the kept messages, which are already in the chat.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
 from typing import Final, TypeGuard
 
@@ -59,15 +59,17 @@ async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: 
     return compaction
 
 
-async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[EventPosition, Event]]) -> list[Event]:
-    """Return the events ``placed``, with the kept messages repeated after each compaction. Raises: CtxdError of the
-    store."""
-    events: list[Event] = []
+async def with_kept_messages(
+    live: LiveSession, placed: Iterable[tuple[EventPosition, Event]]
+) -> list[tuple[Event, list[Event]]]:
+    """Return each of the events ``placed`` with the messages that it keeps, if it is a compaction of the conversation
+    that keeps all from one on. Raises: CtxdError of the store."""
+    events: list[tuple[Event, list[Event]]] = []
     for place, event in placed:
-        events.append(event)
-        if isinstance(event, CompactionEvent) and _kept_at(event) is not None:
+        events.append((event, []))
+        if has_summary(event) and event.sidechain is None and keeps_from_one_on(event):
             async with aclosing(kept_events(live, place, event)) as kept:
-                events += [each async for _, _, each in kept]
+                events[-1][1].extend([each async for _, _, each in kept])
     return events
 
 

@@ -192,6 +192,33 @@ async def test_a_compaction_in_the_chat_is_a_compaction_commit(tmp_path: Path) -
         assert "long story" not in made.content
 
 
+@pytest.mark.requirement("CMT-11")
+@pytest.mark.requirement("CMT-20")
+@pytest.mark.parametrize("compaction", [{"kept_from": "k"}, {"meta": {"kept_at": [2, 0]}}])
+async def test_messages_kept_by_a_compaction_are_in_its_commit_and_once_from_the_root(
+    tmp_path: Path, compaction: dict[str, object]
+) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "old prompt"), ("assistant", "old reply"))
+        await w.call("session.append", session="s", events=[{"event": "prompt", "text": "kept prompt", "id": "k"}])
+        await say(w, "s", ("assistant", "kept reply"))
+        event = {"event": "compaction", "summary": "the short story", **compaction}
+        side = {"event": "compaction", "summary": "an aside", "sidechain": "agent", "kept_from": "k"}
+        await w.call("session.append", session="s", events=[event, side])
+        await say(w, "s", ("user", "go on"))
+        tip = await home.current()
+        kinds = [(each.commit_type, each.message_count) for each in await home.commits()]
+        assert kinds == [("delta", 4), ("compaction", 3), ("delta", 1), ("delta", 1)]
+        made = await w.call("commit.materialize", commit=tip, format="narrative-v1")
+        texts = ("old prompt", "the short story", "kept prompt", "kept reply", "go on")
+        assert [made.content.count(text) for text in texts] == [0, 1, 1, 1, 1]
+        assert made.content.index("the short story") < made.content.index("kept prompt") < made.content.index("go on")
+        narrative = await home.narrative(tip)
+        assert [narrative.count(text) for text in texts] == [1, 0, 1, 1, 1]
+
+
 @pytest.mark.requirement("CMT-20")
 @pytest.mark.parametrize("size", [1, 3_000])
 async def test_a_purge_of_the_chat_removes_its_text_from_the_commits(
