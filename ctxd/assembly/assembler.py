@@ -146,6 +146,8 @@ class Assembler:
             await self._store.wait_for_writes()
             if self._cache.cleared == cleared:
                 return made
+            # It may have been unloaded while this waited.
+            live = await self._sessions.live(live.session)
 
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
@@ -166,6 +168,7 @@ class Assembler:
             await self._store.wait_for_writes()
             if self._cache.cleared == cleared:
                 return made, barrier
+            live = await self._sessions.live(live.session)
 
     async def _again(self, live: LiveSession, replay: Replay, chars_max: int | None) -> Assembled:
         """The result of a resend: the assembly that the first request recorded, with the receipt of that write."""

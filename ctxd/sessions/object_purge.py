@@ -139,17 +139,9 @@ class ObjectPurges:
         return await self._sessions.live(session)
 
     async def _purge(self, call: WriteRequest, params: wire.ObjectPurgeParams) -> Proof:
-        guard = self._sessions.guard
-        if not params.object.startswith(_CHATS):
-            if params.turns is not None:
-                raise CtxdError(
-                    "invalid_params", f"{params.object} has no turns: only a chat has", outcome="not_applied"
-                )
-            live = await self._session_of(params.object)
-        else:
-            live = await self._sessions.live(params.object.removeprefix(_CHATS))
-        family = self._sessions.purging
-        if not params.object.startswith(_CHATS):
-            return await purge(self._store, guard, call, family, params.object, live)
-        assert live is not None, "a chat is that of a session"
-        return await purge_chat(self._store, guard, call, family, live, params.turns)
+        if params.object.startswith(_CHATS):
+            return await purge_chat(self._sessions, call, params.object.removeprefix(_CHATS), params.turns)
+        if params.turns is not None:
+            raise CtxdError("invalid_params", f"{params.object} has no turns: only a chat has", outcome="not_applied")
+        live = await self._session_of(params.object)
+        return await purge(self._sessions, call, params.object, None if live is None else live.session)

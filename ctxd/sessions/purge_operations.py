@@ -5,8 +5,8 @@ texts, the database pages that they occupied, the artifact, and the write-ahead 
 ``ctxd verify --absent`` searches the files themselves, in a process of its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,6 @@ from ctxd.objects.commit_document import STORED_NAMES
 from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, ENTRY_PREFIX, UNPURGEABLE_PREFIXES, is_hash, session_of
 from ctxd.objects.kinds import is_purged
-from ctxd.secrets.redaction import Guard
 from ctxd.sessions.call_erasure import native_id, own_id, without_calls
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (
@@ -31,6 +30,7 @@ from ctxd.sessions.event_erasure import (
     without_bundle,
 )
 from ctxd.sessions.live_session import LiveSession, WriteRequest
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_loading import batched
 from ctxd.sessions.stored_session import events_size
@@ -44,9 +44,6 @@ from ctxd_protocol.object_types import Receipt
 
 _COMMITS_READ: Final = 64
 _HISTORY: Final = 500
-
-Purging = Callable[[str], AbstractAsyncContextManager[Sequence[str]]]
-"""Yields the sessions that share a beginning with a session, while its purge is submitted; see ``Sessions.purging``."""
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -62,21 +59,14 @@ class Proof(msgspec.Struct, frozen=True):
     """Other sessions that had some of the content."""
 
 
-async def purge(
-    store: VersionStore,
-    guard: Guard,
-    call: WriteRequest,
-    family: Purging,
-    id: str,
-    live: LiveSession | None = None,
-) -> Proof:
+async def purge(sessions: Sessions, call: WriteRequest, id: str, session: str | None = None) -> Proof:
     """Erase the content of ``id``, in every version, other objects with equal content, and the component texts that
     were made from any of these.
 
-    ``live``: the session of a tool call or commit. For a tool call, equal text and arguments are erased from its chat
-    and those of its ``family`` in the same write, and so is everything that these and their commits have under its id;
-    if the session moved to another host, they stay, and the chat is listed as residue. For a commit, the title and the
-    first prompt that the session's harness recorded are erased, as they may be from that commit.
+    ``session``: that of a tool call or commit. For a tool call, equal text and arguments are erased from its chat and
+    those of its family in the same write, and so is everything that these and their commits have under its id; if the
+    session moved to another host, they stay, and the chat is listed as residue. For a commit, the title and the first
+    prompt that the session's harness recorded are erased, as they may be from that commit.
 
     If nothing is left to purge, nothing is written. Raises: CtxdError object_not_found; unsupported for ids such as
     those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge continues.
@@ -84,25 +74,27 @@ async def purge(
     if id.startswith(UNPURGEABLE_PREFIXES):
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
+    store, guard = sessions.store, sessions.guard
     if not await _has_unpurged_version(store, id):
         # A daemon that was killed after an earlier purge of it may have left late texts.
-        return await _with_late_texts(store, guard, call, (id,), await _nothing_left(store, id))
+        return await _with_late_texts(sessions, call, (id,), await _nothing_left(store, id))
     ids = (id, *await _made_from(store, (id, *await store.read_index(partial(with_same_text, id=id)))))
-    if live is None:
+    if session is None:
         asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
         pending = store.submit(_write(call, asked))
         call.submitted = True
-        return await _proof(store, guard, call, asked, pending)
+        return await _proof(sessions, call, asked, pending)
     if id.startswith(COMMIT_PREFIX):
-        return await _purge_imported(store, guard, call, ids, live, family)
+        return await _purge_imported(sessions, call, ids, session)
     gone = await _content_of_call(store, id)
     restate = make_eraser(gone, partial(without_calls, calls={native_id(id)}, gone=gone))
-    async with family(live.session) as others:
-        sessions = (live.session, *others)
+    async with sessions.purging(session) as others:
+        family = (session, *others)
     # Found before the locks are taken, and not in the thread that commits: a session may have 100,000 commits. That
     # thread searches only the few that are made meanwhile.
     searched = await store.read_index(commit_index.highest_number)
-    copies = await _commits_to_restate(store, sessions, restate)
+    copies = await _commits_to_restate(store, family, restate)
+    live = await sessions.live(session)
     async with live.lock:
         count = freed = 0
         async with aclosing(read_pages(live)) as pages:
@@ -115,21 +107,21 @@ async def purge(
             asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
             pending = store.submit(_write(call, asked))
         else:
-            async with family(live.session) as others:
+            async with sessions.purging(session) as others:
                 asked = PurgeRequest(
                     ids,
                     guard.keyed_hash,
-                    within=(*_chat_or_commits((live.session, *others), is_in_chat=bool(count)), *copies),
+                    within=(*_chat_or_commits((session, *others), is_in_chat=bool(count)), *copies),
                     restate=restate,
                     sharing=without_bundle,
                     messages=count,
                     searched=searched,
                 )
-                write = _write(call, asked, live.session)
+                write = _write(call, asked, session)
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
         await _settled(pending)
-    proof = await _proof(store, guard, call, asked, pending)
+    proof = await _proof(sessions, call, asked, pending)
     if not (is_moved and (count or copies)):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
@@ -149,36 +141,30 @@ def _chat_or_commits(sessions: Sequence[str], *, is_in_chat: bool) -> list[str]:
     return [name for name in list_chat_entities(sessions) if is_in_chat or name.startswith(COMMITS_OF)]
 
 
-async def _purge_imported(
-    store: VersionStore,
-    guard: Guard,
-    call: WriteRequest,
-    ids: Sequence[str],
-    live: LiveSession,
-    family: Purging,
-) -> Proof:
-    """Erase the content of ``ids``, a commit, and the title and the first prompt of ``live`` and its ``family`` that
+async def _purge_imported(sessions: Sessions, call: WriteRequest, ids: Sequence[str], session: str) -> Proof:
+    """Erase the content of ``ids``, a commit, and the title and the first prompt of ``session`` and its family that
     their harness recorded. Raises and cancel: as ``purge``."""
+    store, guard, live = sessions.store, sessions.guard, await sessions.live(session)
     async with live.lock:
         live.require_current()
         if live.session in live.moved_sessions:
             asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
             pending = store.submit(_write(call, asked))
-            residue = [str(session_object_id(live.session))]
+            residue = [str(session_object_id(session))]
         else:
             # A title may summarise the commit's text, so it cannot be found by comparing texts.
             gone = ErasedContent(recorded=True)
-            async with family(live.session) as others:
-                heads = [str(session_object_id(each)) for each in (live.session, *others)]
+            async with sessions.purging(session) as others:
+                heads = [str(session_object_id(each)) for each in (session, *others)]
                 asked = PurgeRequest(
                     ids, guard.keyed_hash, within=heads, restate=make_eraser(gone), sharing=without_bundle
                 )
-                write = _write(call, asked, live.session)
+                write = _write(call, asked, session)
                 pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
             residue = []
         call.submitted = True
         await _settled(pending)
-    proof = await _proof(store, guard, call, asked, pending)
+    proof = await _proof(sessions, call, asked, pending)
     return msgspec.structs.replace(proof, residue=(*proof.residue, *residue))
 
 
@@ -193,17 +179,15 @@ async def _made_from(store: VersionStore, ids: Iterable[str]) -> list[str]:
     return [stored.document.id for stored in heads.values() if stored is not None and not is_purged(stored.document)]
 
 
-async def _with_late_texts(
-    store: VersionStore, guard: Guard, call: WriteRequest, ids: Iterable[str], proof: Proof
-) -> Proof:
+async def _with_late_texts(sessions: Sessions, call: WriteRequest, ids: Iterable[str], proof: Proof) -> Proof:
     """Purge the component texts that were made from ``ids`` during their purge, and return ``proof`` with them
     included. None are made once the first purge is durable."""
-    late = await _made_from(store, ids)
+    late = await _made_from(sessions.store, ids)
     if not late:
         return proof
-    asked = PurgeRequest(tuple(late), guard.keyed_hash, sharing=without_bundle)
+    asked = PurgeRequest(tuple(late), sessions.guard.keyed_hash, sharing=without_bundle)
     call = call.without_id()
-    more = await _proof(store, guard, call, asked, store.submit(_write(call, asked)))
+    more = await _proof(sessions, call, asked, sessions.store.submit(_write(call, asked)))
     return msgspec.structs.replace(
         more,
         objects=(*proof.objects, *more.objects),
@@ -229,42 +213,35 @@ async def _content_of_call(store: VersionStore, id: str) -> ErasedContent:
         after = (page[-1].valid_time, page[-1].tx)
 
 
-async def purge_chat(
-    store: VersionStore,
-    guard: Guard,
-    call: WriteRequest,
-    family: Purging,
-    live: LiveSession,
-    turns: Sequence[int] | None,
-) -> Proof:
-    """Erase the content of the events in ``turns`` of the chat of ``live``; None: all turns. The events stay, with
-    kinds and references. Equal content elsewhere in the session and in its ``family``, the sessions that share a
-    beginning with it, is erased as well.
+async def purge_chat(sessions: Sessions, call: WriteRequest, session: str, turns: Sequence[int] | None) -> Proof:
+    """Erase the content of the events in ``turns`` of the chat of ``session``; None: all turns. The events stay, with
+    kinds and references. Equal content elsewhere in the session and in its family, the sessions that share a beginning
+    with it, is erased as well.
 
-    If nothing is left to purge, nothing is written. Raises: CtxdError session_owned_elsewhere if the session moved to
-    another host, which has its own copy, and those of the store. Cancel: the purge continues.
+    If nothing is left to purge, nothing is written. Raises: CtxdError session_not_found, session_owned_elsewhere if the
+    session moved to another host, which has its own copy, and those of the store. Cancel: the purge continues.
     """
-    id = live.chat_ref
+    store, guard, live = sessions.store, sessions.guard, await sessions.live(session)
     async with live.lock:
         live.require_current()
         live.require_here()
         gone, count, freed = await content_in(live, turns)
         live.require_current()
         if not count:
-            return await _nothing_left(store, id)
-        async with family(live.session) as others:
+            return await _nothing_left(store, live.chat_ref)
+        async with sessions.purging(session) as others:
             asked = PurgeRequest(
                 (),
                 guard.keyed_hash,
-                within=list_chat_entities((live.session, *others)),
+                within=list_chat_entities((session, *others)),
                 restate=make_eraser(gone),
                 messages=count,
             )
-            write = _write(call, asked, live.session)
+            write = _write(call, asked, session)
             pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
         await _settled(pending)
-    return await _proof(store, guard, call, asked, pending)
+    return await _proof(sessions, call, asked, pending)
 
 
 async def sessions_with_text(
@@ -328,14 +305,15 @@ async def _nothing_left(store: VersionStore, id: str) -> Proof:
     return Proof((id,), 0, 0, await store.purge_residue(), None)
 
 
-async def _proof(store: VersionStore, guard: Guard, call: WriteRequest, asked: PurgeRequest, pending: Pending) -> Proof:
+async def _proof(sessions: Sessions, call: WriteRequest, asked: PurgeRequest, pending: Pending) -> Proof:
     """Return the proof of ``asked`` and of the purge of late texts. Raises: as the wait for ``pending``."""
     receipt = await pending.wait()
     done = asked.done
     assert done is not None, "a purge that is durable was done"
-    reported, residue = _reported(done.ids), await store.purge_residue()
-    proof = Proof(reported, done.versions, done.text_count, residue, receipt, await _sessions_of(store, done.ids))
-    return await _with_late_texts(store, guard, call, done.ids, proof)
+    reported, residue = _reported(done.ids), await sessions.store.purge_residue()
+    having = await _sessions_of(sessions.store, done.ids)
+    proof = Proof(reported, done.versions, done.text_count, residue, receipt, having)
+    return await _with_late_texts(sessions, call, done.ids, proof)
 
 
 async def _sessions_of(store: VersionStore, ids: Iterable[str]) -> tuple[str, ...]:

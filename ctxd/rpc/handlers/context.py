@@ -66,6 +66,8 @@ class ContextCalls:
                 guard, live.settings.secrets, params.tools, sandbox=caller.principal if caller.is_confined else None
             )
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
+            # It may have been unloaded during the scan.
+            live = await self._sessions.live(params.session)
         layout = params.layout or ("spec" if wanted is None else "append")
         target = None
         if layout == "spec" and wanted is not None:

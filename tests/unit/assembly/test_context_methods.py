@@ -14,6 +14,7 @@ from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers import context
 from ctxd.rpc.handlers.context import ContextCalls
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, write_request
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
@@ -165,6 +166,59 @@ async def test_no_declaration_of_a_sandbox_is_scanned_on_the_loop(
         )
     assert 0 < threads_of_declarations < len(threads)
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-10")
+async def test_a_session_unloaded_while_the_tools_are_scanned_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = context.declarations_captured
+
+    async with household(tmp_path) as home:
+        call, tool = Methods(home), ToolDeclaration(name="look", description="Looks.", input_schema={"type": "object"})
+        home.append(await home.create(), Message(role="user", content="Begin."))
+        await home.store.wait_for_writes()
+        home.sessions._live_max = 1
+
+        async def evicting(*given: Any, **more: Any) -> Any:
+            captured = await capture(*given, **more)
+            await home.create("other")
+            assert home.sessions.peek("s") is None
+            return captured
+
+        monkeypatch.setattr(context, "declarations_captured", evicting)
+        params = AssembleParams(session="s", format="anthropic-messages", model="m", tools=(tool,))
+        assert (await call("context.assemble", params)).number == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("CTX-10")
+@pytest.mark.parametrize("method", ["look", "plan"])
+async def test_a_session_unloaded_while_a_dry_run_waits_for_writes_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The text is rendered again if what it showed was lost or purged meanwhile."""
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        home.append(await home.create(), Message(role="user", content="Begin."))
+        await home.store.wait_for_writes()
+        home.sessions._live_max = 1
+        wait, waited = home.store.wait_for_writes, list[str]()
+
+        async def evicting() -> None:
+            await wait()
+            if not waited:
+                waited.append(method)
+                await home.create("other")
+                assert home.sessions.peek("s") is None
+                home.assembler._cache.cleared += 1
+
+        monkeypatch.setattr(home.store, "wait_for_writes", evicting)
+        if method == "look":
+            assert (await call("context.assemble", AssembleParams(session="s", dry_run=True))).number == 0
+        else:
+            assert (await call("context.plan", PlanParams(session="s"))).plan.tokens > 0
 
 
 @pytest.mark.anyio

@@ -133,9 +133,7 @@ async def test_a_request_that_showed_purged_arguments_is_refused_as_purged(tmp_p
         document = documents.toolcall("x", tool="Write", args=args, content="done", chat_ref=chat_id("s"))
         delta = toolcall_operations.call_delta(live.state, "x", live.settings.collapse)
         live.submit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
-        await purge(
-            home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, "x", live
-        )
+        await purge(home.sessions, WriteRequest("object.purge", "p"), "x", live.session)
         with pytest.raises(CtxdError) as refused:
             await home.archive.show("s", number=first.number)
         assert refused.value.code == "purged"
@@ -150,15 +148,11 @@ async def test_a_request_that_showed_a_purged_picture_beside_a_text_is_refused_a
         append(live, PromptEvent(text="Go on."))
         first = await ask(home)
         append(live, PromptEvent(text="The same once more", attachments=(picture,)))
-        await purge_chat(
-            home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, live, [3]
-        )
+        await purge_chat(home.sessions, WriteRequest("object.purge", "p"), live.session, [3])
         with pytest.raises(CtxdError) as refused:
             await home.archive.show("s", number=first.number)
         assert refused.value.code == "purged"
-        again = await purge_chat(
-            home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, live, [3]
-        )
+        again = await purge_chat(home.sessions, WriteRequest("object.purge", "p"), live.session, [3])
         assert again.receipt is None, "nothing is left to purge"
 
 

@@ -504,7 +504,7 @@ async def test_a_request_changed_by_a_purge_is_recorded_again(
         live = await home.create()
         home.record(live, "t1", "swordfish", say=False)
         first = await ask(home, live, format)
-        await purge(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, "t1")
+        await purge(home.sessions, WriteRequest("object.purge", "p"), "t1")
         again = first if is_restarted else await ask(home, live, format)
     async with household(tmp_path) as home:
         live = await home.sessions.live("s")
@@ -538,9 +538,7 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
         async def racing(live: LiveSession, last: Recorded, bound: ReadBound) -> KeptWindow:
             recalled.append(await recall(live, last, bound))
             if len(recalled) == 1:
-                await purge(
-                    home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, file
-                )
+                await purge(home.sessions, WriteRequest("object.purge", "p"), file)
             return recalled[-1]
 
         monkeypatch.setattr(home.archive, "recall", racing)

@@ -176,9 +176,7 @@ async def test_a_lost_race_observes_everything_again(tmp_path: Path) -> None:
             # A purge while the components are observed: everything that is kept is dropped.
             from ctxd.sessions.purge_operations import purge
 
-            await purge(
-                home.store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, "call"
-            )
+            await purge(home.sessions, WriteRequest("object.purge", "p"), "call")
             world.states = {"core/a": 3}
 
         world.states, world.meanwhile = {"core/a": 2}, [overtake]

@@ -53,7 +53,7 @@ async def told_and_changed(root: Path, connect: Connect, url: str = "") -> None:
         as_of = [(await home.sessions.as_of("s", AsOf(tx=tx))).settings.entries for tx in ends]
         assert as_of == [("mode",), ("mode",), ()]
         assert past.answered > 0 and past.fallen_back == 0
-        await purge(store, home.sessions.guard, WriteRequest("object.purge", "p"), home.sessions.purging, id)
+        await purge(home.sessions, WriteRequest("object.purge", "p"), id)
         await level(store)
         assert (await compared(root, connect, url)).problems == []
         gone = [await store.get(each, AsOf(tx=ends[1]), content=True) for each in ids]

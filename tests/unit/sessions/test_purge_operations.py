@@ -20,7 +20,7 @@ from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions import event_erasure
+from ctxd.sessions import event_erasure, purge_operations
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.event_erasure import content_in
 from ctxd.sessions.fork_operations import ForkOperations
@@ -55,14 +55,11 @@ async def test_a_purge_of_a_chat_owned_by_another_host_is_refused(tmp_path: Path
         live = await w.sessions.live("s1")
         w.sessions.moved_sessions["s1"] = MovedSession("other", "s1@branch")
         before = w.store.head()
-        assert (
-            await code_of(purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None))
-            == "session_owned_elsewhere"
-        )
+        assert await code_of(purge_chat(w.sessions, CALL, live.session, None)) == "session_owned_elsewhere"
         await w.store.wait_for_writes()
         assert w.store.head() == before and live.recent[0][0] == PromptEvent(text="the secret")
         del w.sessions.moved_sessions["s1"]
-        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
+        assert (await purge_chat(w.sessions, CALL, live.session, None)).texts == 1
 
 
 @pytest.mark.requirement("SEC-8")
@@ -95,8 +92,28 @@ async def test_a_purge_keeps_the_content_of_a_long_chat_in_memory_but_not_its_ev
         assert (count, freed, len(gone.texts)) == (30, 0, 30)
         # The events take ten times as much memory as their content, which is JSON.
         assert kept < 4 * sum(map(len, gone.texts))
-        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 30
+        assert (await purge_chat(w.sessions, CALL, live.session, None)).texts == 30
         assert max(on_loop, default=0) < INLINE_CHARS_MAX
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_session_unloaded_while_a_purge_looks_for_quotations_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoting = purge_operations._quoting
+
+    async with world(tmp_path / "state", live_max=1) as w:
+        await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "call", "the secret")
+
+        async def evicting(*given: Any) -> list[str]:
+            if "s2" not in w.sessions.catalog:
+                await w.call("session.create", agent="a", session="s2")
+                assert w.sessions.peek("s1") is None
+            return await quoting(*given)
+
+        monkeypatch.setattr(purge_operations, "_quoting", evicting)
+        assert (await w.call("object.purge", object="call")).complete
 
 
 @pytest.mark.requirement("SEC-8")
@@ -112,14 +129,14 @@ async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(
         await record(w, "s2", "quote", carrier.document.content)
         await record(w, "s2", "twin", carrier.document.content)
 
-        proof = await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "quote")
+        proof = await purge(w.sessions, CALL, "quote")
         assert (set(proof.objects), proof.versions, proof.texts) == ({"quote", "twin"}, 2, 1)
         assert proof.residue == (), "the segments still say what the bundle did, which a purge of the quote leaves"
         w.sessions.unload("s1")
         assert (await w.sessions.live("s1")).state == before
         assert (await w.call("object.get", session="s2", object="quote")).object.payload["content"] is None
         await say(w, "s1", ("user", "it goes on"))
-        assert (await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "quote")).receipt is None
+        assert (await purge(w.sessions, CALL, "quote")).receipt is None
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state.turn == before.turn + 1
     verified(tmp_path / "state")
@@ -133,7 +150,7 @@ async def test_the_large_text_of_a_purged_call_that_comes_again_does_not_reach_t
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         await record(w, "s1", "big", text)
-        assert (await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "big")).residue == ()
+        assert (await purge(w.sessions, CALL, "big")).residue == ()
         kept: list[str] = []
         store_keep = w.store.keep
 
@@ -298,7 +315,7 @@ async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "x" * (RECENT_CHARS_MAX - 1000)))
         live = await w.sessions.live("s1")
-        await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)
+        await purge_chat(w.sessions, CALL, live.session, None)
         for n in range(10):
             await say(w, "s1", ("user", f"{n}" * 1000))
         assert len(live.recent) == 11, "the purged event and those after it take 11 KB of 64"
@@ -318,7 +335,7 @@ async def test_a_listing_tolerates_purges_without_messages_and_of_unknown_sessio
         assert w.sessions.catalog.summary("s1").preview == "the secret"
         w.sessions.catalog.discard("s1")
         live = await w.sessions.live("s1")
-        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
+        assert (await purge_chat(w.sessions, CALL, live.session, None)).texts == 1
         assert "s1" not in w.sessions.catalog and faults == []
         await say(w, "s1", ("user", "it goes on"))
 
@@ -335,10 +352,10 @@ async def test_a_purge_that_the_store_refuses_counts_as_not_submitted(tmp_path: 
         live = await w.sessions.live("s1")
         w.store.on_submit(refuse)
         call = WriteRequest("object.purge", "host")
-        purged = purge_chat(w.store, w.sessions.guard, call, w.sessions.purging, live, None)
+        purged = purge_chat(w.sessions, call, live.session, None)
         if what != "chat":
             purged.close()
-            purged = purge(w.store, w.sessions.guard, call, w.sessions.purging, what, live)
+            purged = purge(w.sessions, call, what, live.session)
         assert await code_of(purged) == "store_backlog_full" and not call.submitted
         assert live.recent[0][0] == PromptEvent(text="the secret")
 
@@ -362,7 +379,7 @@ async def test_a_text_rendered_from_an_entry_during_its_purge_is_purged_too(
             return found
 
         monkeypatch.setattr(home.store, "read_index", looked_up)
-        proof = await purge(home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
+        proof = await purge(home.sessions, CALL, entry_id("s", "mode"))
         monkeypatch.undo()
         texts = await home.store.scan(component_texts_prefix())
         assert texts and all(is_purged(stored.document) for stored in texts)
@@ -380,7 +397,7 @@ async def test_a_purge_also_erases_texts_made_from_other_entries_with_the_same_v
             await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
             wanted = Wanted("anthropic-messages", "m", None)
             await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
-        proof = await purge(home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
+        proof = await purge(home.sessions, CALL, entry_id("s", "mode"))
         texts = await home.store.scan(component_texts_prefix())
         assert len(texts) == 2 and all(is_purged(stored.document) for stored in texts)
         assert set(proof.objects) == {
@@ -402,7 +419,7 @@ async def test_a_repeated_purge_erases_texts_that_a_killed_one_left(
         await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
         wanted = Wanted("anthropic-messages", "m", None)
         await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
-        purged = partial(purge, home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
+        purged = partial(purge, home.sessions, CALL, entry_id("s", "mode"))
         with monkeypatch.context() as patch:
             patch.setattr("ctxd.store.component_text_index.made_from", lambda *_, **__: [])
             await purged()
@@ -444,7 +461,7 @@ async def test_a_purge_of_a_file_reads_as_few_versions_in_a_store_of_ten_times_t
             read.clear()
             with monkeypatch.context() as patched:
                 patched.setattr(sqlite, "_encode", counted)
-                proof = await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, file.id)
+                proof = await purge(w.sessions, CALL, file.id)
                 counts.append(len(read))
             assert set(proof.objects) == {file.id, *(text.id for text in mine)} and proof.texts == 3
             left = await w.store.scan(component_texts_prefix())

@@ -274,7 +274,7 @@ async def test_a_commit_whose_summary_a_purge_erased_keeps_the_row_that_made_it(
         made = (await store.heads((id,)))[id]
         await a.world.call("commit.annotate", commit=commit, summary="a secret prompt")
         call, live = WriteRequest("object.purge", "host"), await sessions.live("s")
-        await purge_chat(store, sessions.guard, call, sessions.purging, live, None)
+        await purge_chat(sessions, call, live.session, None)
         head = (await store.heads((id,)))[id]
         assert made is not None and head is not None and "summary" not in head.document.payload
         assert [each[1] for each in await dated(LocalSession(store), [head])] == [made.tx]

@@ -473,7 +473,7 @@ async def test_a_tool_call_that_one_host_purged_keeps_its_id_when_the_session_co
             await record(a.w, "s1", f"t{n}", f"out {n}")
         await b.take(a)
         w = (a if purging == "here" else b).w
-        await purge(w.store, w.sessions.guard, WriteRequest("object.purge", "host"), w.sessions.purging, "t1")
+        await purge(w.sessions, WriteRequest("object.purge", "host"), "t1")
         await record(b.w, "s1", "t3", "out 3")
         await a.take(b)
         view = (await a.w.call("session.get", session="s1")).session
