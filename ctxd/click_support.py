@@ -18,6 +18,9 @@ from ctxd.terminal import OutputFailed, ReaderGone, cell, output_of
 
 FAILURE: Final = 1
 INTERRUPTED: Final = 130
+_SYMBOLS: Final = {2: "usage", 3: "not_found", 4: "conflict", INTERRUPTED: "interrupted"}
+"""Causes by exit code of ``ctx``. All other codes: ``failed``."""
+
 SHELLS: Final = ("bash", "zsh", "fish")
 """Shells with a completion script."""
 
@@ -25,15 +28,15 @@ SHELLS: Final = ("bash", "zsh", "fish")
 class Stop(Exception):
     """End the program with exit code ``code`` and one line: ``message``, then ``hint``. Empty: no line.
 
-    ``symbol`` names the cause for scripts that read the JSON form.
+    ``symbol`` names the cause for scripts that read the JSON form; by default, it follows from the exit code.
     """
 
-    def __init__(self, code: int, message: str = "", *, hint: str = "", symbol: str = "failed") -> None:
+    def __init__(self, code: int, message: str = "", *, hint: str = "", symbol: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.hint = hint
-        self.symbol = symbol
+        self.symbol = symbol or _SYMBOLS.get(code, "failed")
 
 
 class Command(click.Command):

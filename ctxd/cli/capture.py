@@ -98,9 +98,9 @@ def capture(
     transcript as the chat of a session.
     """
     if (bool(command), from_stdin, transcript is not None).count(True) != 1:
-        raise Stop(USAGE, "give exactly one of: a command after --, --stdin, --from", symbol="invalid_params")
+        raise Stop(USAGE, "give exactly one of: a command after --, --stdin, --from")
     if is_new and parent is not None:
-        raise Stop(USAGE, "give either --parent or --new", symbol="invalid_params")
+        raise Stop(USAGE, "give either --parent or --new")
     if session is not None:
         session = _session_named(run, session)
     if parent is not None and not is_context_id(parent):

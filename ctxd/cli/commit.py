@@ -111,7 +111,7 @@ def checkpoint(
     """
     if file is None or format is None:
         missing = "argument 'FILE|-'" if file is None else "option '--format'"
-        raise Stop(USAGE, f"missing {missing}", hint=_WITHOUT_FILE, symbol="usage")
+        raise Stop(USAGE, f"missing {missing}", hint=_WITHOUT_FILE)
     if root and parent is not None:
         raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
     with run.client() as client:

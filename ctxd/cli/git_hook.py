@@ -152,7 +152,7 @@ def _git(repo: Path, *words: str) -> str:
     except subprocess.TimeoutExpired:
         raise Stop(FAILURE, f"git does not respond in {repo}", symbol="timeout") from None
     if done.returncode:
-        raise Stop(NOT_FOUND, f"{repo} is not in a git repository", hint="name one: --repo PATH", symbol="not_found")
+        raise Stop(NOT_FOUND, f"{repo} is not in a git repository", hint="name one: --repo PATH")
     return done.stdout.rstrip("\n")
 
 
@@ -186,4 +186,4 @@ def _do(work: Callable[[], Any]) -> None:
     try:
         work()
     except OSError as error:
-        raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
+        raise Stop(FAILURE, f"{error.filename}: {error.strerror}") from error

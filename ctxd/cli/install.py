@@ -330,13 +330,13 @@ def _change(run: Invocation, name: HarnessCommand, dry_run: bool, change: Callab
 
 def _read(path: Path) -> bytes | None:
     if path.exists() and not path.is_file():
-        raise Stop(FAILURE, f"{path} is not a regular file", hint="move it away", symbol="failed")
+        raise Stop(FAILURE, f"{path} is not a regular file", hint="move it away")
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Stop(FAILURE, f"{path}: {error.strerror}", hint="make it readable", symbol="failed") from None
+        raise Stop(FAILURE, f"{path}: {error.strerror}", hint="make it readable") from None
 
 
 def _backup(path: Path) -> Path:
@@ -368,7 +368,7 @@ def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -
         if was_ours and _read(copy) == after.encode():
             copy.unlink()
     except OSError as error:
-        raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
+        raise Stop(FAILURE, f"{error.filename}: {error.strerror}") from error
     return False
 
 

@@ -298,7 +298,7 @@ def query(
         text = sys.stdin.read()
     if not text.strip():
         hint = """ctx query '{:find [e] :where [[e :type "toolcall"]]}'"""
-        raise Stop(USAGE, "there is no query", hint=f"give one, or pipe it in: {hint}", symbol="usage")
+        raise Stop(USAGE, "there is no query", hint=f"give one, or pipe it in: {hint}")
     with run.client() as client:
         _, at = times_of(client, when, tx)
         found = client.object_query(text, args=values, **at, limit=limit, timeout_ms=round(time_s * 1_000))

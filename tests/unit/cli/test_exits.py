@@ -552,3 +552,21 @@ def test_parameters_that_are_no_json_are_refused_as_such(scripted, monkeypatch, 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
     ran = scripted("rpc", "session.get", "--json", "-")
     assert (ran.code, json.loads(ran.err)["error"]["code"]) == (2, "invalid_params")
+
+
+@pytest.mark.requirement("CLI-2")
+@pytest.mark.parametrize(
+    ("words", "code", "symbol"),
+    [
+        (["log", "HEAD", "--all"], 2, "usage"),
+        (["capture", "--stdin", "--parent", "HEAD", "--new"], 2, "usage"),
+        (["capture"], 2, "usage"),
+        (["import", "--watch", "--dry-run"], 2, "usage"),
+        (["context", "s1", "--commit", "HEAD"], 2, "usage"),
+        (["install", "git", "--repo", "/"], 3, "not_found"),
+        (["materialize", "-o", "f", "--counts"], 2, "usage"),
+    ],
+)
+def test_the_error_code_in_json_follows_from_the_exit_code(scripted, words, code, symbol):
+    ran = scripted(*words, "--json")
+    assert (ran.code, json.loads(ran.err)["error"]["code"]) == (code, symbol)
