@@ -39,12 +39,27 @@ class Stop(Exception):
         self.symbol = symbol or _SYMBOLS.get(code, "failed")
 
 
+class ExclusiveOptions(click.UsageError):
+    """``options`` of a command that cannot be given together, and the reason unless it is clear."""
+
+    def __init__(self, *options: str, reason: str = "") -> None:
+        super().__init__(f"{' and '.join(options)} exclude each other{reason and ': '}{reason}")
+
+
 class Command(click.Command):
     """A command whose help shows ``examples``, one per line, after its description."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)
         self.examples = examples
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        """Run the command; an error in its usage refers to its own help."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, then the examples."""
@@ -167,6 +182,8 @@ def run(
 
 def _usage_error(error: click.ClickException, name: str) -> tuple[str, str]:
     """Return the message and the remedy for wrong use of the program ``name``."""
+    if isinstance(error, ExclusiveOptions):
+        return error.format_message(), "leave one of them out"
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return error.format_message().rstrip("."), f"see {name} --help"

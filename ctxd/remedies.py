@@ -66,8 +66,18 @@ _PARAMETER: Final = re.compile(r"( --\w+)? \{(\w+)\}")
 _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])(?: with (\{[^{}]*\}))?")
 
 
-def in_commands(remedy: str) -> str:
-    """Replace method names in ``remedy``, which the daemon writes for programs, with commands of ``ctx``."""
+_OPTIONS: Final = {
+    "object.list": {"session": "--session"},
+    "object.query": {"tx": "--tx", "valid_time": "--at"},
+}
+"""Options for the parameters that remedies of a failed method name."""
+
+
+def in_commands(remedy: str, method: str = "") -> str:
+    """Replace method names in ``remedy``, which the daemon writes for programs, with commands of ``ctx``, and the
+    parameters of ``method``, which failed, with options."""
+    for name, option in _OPTIONS.get(method, {}).items():
+        remedy = re.sub(rf"\b{name}\b(?!\.\w)", option, remedy)
     return _METHOD.sub(lambda found: _command(found[1], found[2]), remedy).replace("Call ctx ", "Run ctx ")
 
 
@@ -87,4 +97,4 @@ def _command(method: str, params: str | None) -> str:
 
 def reason_of(error: CallFailed) -> str:
     """Return the reason of a failed call with its remedy, for a note about one of several things."""
-    return f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message
+    return f"{error.message}; {clause(in_commands(error.hint, error.method))}" if error.hint else error.message

@@ -13,7 +13,7 @@ import click
 from ctxd.cli.common_options import Invocation, WholeNumber, common, listing, note_next_page, paged
 from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.cli.whole_files import whole_file
-from ctxd.click_support import Command, Group, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Group, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import age, count
 
@@ -200,8 +200,10 @@ def ls(run: Invocation, limit: int, cursor: str | None) -> None:
 @common
 def tag(run: Invocation, tag: str, artifact: str | None, delete: bool, expect: str | None) -> None:
     """Tag ARTIFACT with TAG, or remove TAG."""
-    if delete == (artifact is not None):
-        raise click.UsageError("give ARTIFACT or -d")
+    if delete and artifact is not None:
+        raise ExclusiveOptions("ARTIFACT", "-d")
+    if not (delete or artifact is not None):
+        raise click.UsageError("Missing argument 'ARTIFACT'; to remove TAG, add -d.")
     with run.client() as client:
         done = client.artifact_tag(tag, artifact=artifact, expected=expect)
     if run.screen.as_json:

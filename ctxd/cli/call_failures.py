@@ -44,5 +44,5 @@ def stop_for(error: CallFailed) -> Stop:
         hint = "write it in UTF-8, and rename a file or a folder with such a name"
         return Stop(USAGE, f"{cell(cause.object)[:_TEXT_CHARS]} is not UTF-8", hint=hint, symbol=error.code)
     unsure = "the operation may have been applied" if error.outcome == "unknown" else ""
-    hint = "; ".join(filter(None, (unsure, clause(in_commands(error.hint)))))
+    hint = "; ".join(filter(None, (unsure, clause(in_commands(error.hint, error.method)))))
     return Stop(code_of(error), error.message, hint=hint, symbol=error.code)

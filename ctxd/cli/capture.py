@@ -24,7 +24,7 @@ from ctxd.cli.common_options import Invocation, Seconds, common
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.undelivered_commits import NEWEST
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.clock import SystemClock
 from ctxd.file_writes import write_all
 from ctxd.terminal import OutputFailed
@@ -100,7 +100,7 @@ def capture(
     if (bool(command), from_stdin, transcript is not None).count(True) != 1:
         raise Stop(USAGE, "give exactly one of: a command after --, --stdin, --from")
     if is_new and parent is not None:
-        raise Stop(USAGE, "give either --parent or --new")
+        raise ExclusiveOptions("--parent", "--new")
     if session is not None:
         session = _session_named(run, session)
     if parent is not None and not is_context_id(parent):

@@ -83,7 +83,7 @@ def _settings(text: str) -> dict[str, Any]:
 def _hooks(text: str) -> dict[str, Any]:
     hooks = _settings(text).get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
-        raise UnsuitableFile("its hooks are not lists by event")
+        raise UnsuitableFile('"hooks" must map each event to a list')
     return hooks
 
 

@@ -30,7 +30,7 @@ from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_id, session_if_any
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.cli.whole_files import whole_file
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound
@@ -113,7 +113,7 @@ def checkpoint(
         missing = "argument 'FILE|-'" if file is None else "option '--format'"
         raise Stop(USAGE, f"missing {missing}", hint=_WITHOUT_FILE)
     if root and parent is not None:
-        raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
+        raise ExclusiveOptions("--root", "--parent")
     with run.client() as client:
         before: str | None = None
         if parent is not None:
@@ -140,7 +140,8 @@ def checkpoint(
 
     if format not in DELTA_FORMATS:
         known = ", ".join(sorted(DELTA_FORMATS))
-        run.screen.note(f"unknown format {format}: the delta is stored unchanged, uncounted; known formats: {known}")
+        effect = "the delta is stored as it is, and its messages are not counted"
+        run.screen.note(f"unknown format {format}: {effect}; known formats: {known}")
     if run.screen.as_json:
         run.screen.document(made)
     else:
@@ -174,8 +175,9 @@ def log(
     PRINCIPAL@TIME; HEAD~2 is two commits back. With --graph, --all or --no-summary, list all commits that match
     instead.
     """
-    if commit is not None and (graph or everything or bare):
-        raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")
+    for option, is_given in (("--graph", graph), ("--all", everything), ("--no-summary", bare)):
+        if commit is not None and is_given:
+            raise ExclusiveOptions("COMMIT", option)
     require_one_scope(everything, session)
     with run.client() as client:
         if graph or everything or bare:
@@ -387,7 +389,7 @@ def materialize(
     another. Commits of the daemon and of the client library have the format events-v1, which is binary.
     """
     if output is not None and (counts or run.screen.as_json):
-        raise click.UsageError(f"-o excludes {'--counts' if counts else '--json'}: no context is written to FILE")
+        raise ExclusiveOptions("-o", "--counts" if counts else "--json", reason="only the context is written to FILE")
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit
@@ -396,8 +398,8 @@ def materialize(
         elif output is None and run.screen.terminal:
             content, made = _content(client, tip, last, format)
             if isinstance(content, bytes):
-                hint = "write it to a file: -o FILE; or read it: --format narrative-v1"
-                raise Stop(USAGE, f"a context in {made.format} is not text", hint=hint)
+                hint = "write it to a file with -o FILE, or read it with --format narrative-v1"
+                raise Stop(USAGE, f"the format {made.format} is binary", hint=hint)
             run.screen.content(content)
         else:
             with nullcontext(sys.stdout.buffer) if output in (None, Path("-")) else whole_file(output) as file:
@@ -408,7 +410,7 @@ def materialize(
         run.screen.line(_counts(made))
     else:
         if format is not None and made.format != format:
-            run.screen.note(f"{format} cannot be written: this is {made.format}")
+            run.screen.note(f"the commits cannot be written as {format}; the output is {made.format}")
         run.screen.note(_counts(made))
 
 
@@ -445,7 +447,7 @@ def resolve(run: Invocation, principal: str) -> None:
     with run.client() as client:
         found = client.commit_resolve(principal=owner or None, at=at).commit
     if found is None:
-        message = f"no commit of {owner or 'the caller'} at or before {until}"
+        message = f"{f'{owner} has' if owner else 'you have'} no commit at or before {until}"
         raise Stop(NOT_FOUND, message, hint="ctx log --all lists commits", symbol="commit_not_found")
     if run.screen.as_json:
         run.screen.document(found)
@@ -486,7 +488,7 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
     can use the same NAME for one of its own commits.
     """
     if not is_tag(name):
-        hint = "a tag is a letter or digit, then letters, digits or . _ / -, at most 128 characters in all"
+        hint = "a tag begins with a letter or digit; up to 127 letters, digits and . _ / - may follow"
         raise Stop(USAGE, f"{name!r} is not a valid tag", hint=hint)
     with run.client() as client:
         is_named = commit is not None or not delete

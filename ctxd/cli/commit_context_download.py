@@ -38,4 +38,9 @@ def download(
             commit, stop=stop, format=format, limit=PIECE_BYTES_MAX, offset=made.next_offset
         )
         if made.artifact_ref != first.artifact_ref:
-            raise Stop(FAILURE, f"the context of {commit} has changed meanwhile: start again", symbol="conflict")
+            raise Stop(
+                FAILURE,
+                f"the context of {commit} has changed meanwhile",
+                hint="run the command again",
+                symbol="conflict",
+            )

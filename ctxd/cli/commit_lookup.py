@@ -196,9 +196,9 @@ def _by_time(client: SyncClient, text: str) -> Commit:
         with suppress(NotFound, InvalidCall):
             if (found := client.commit_resolve(at=at, **scope).commit) is not None:
                 return found
-    who = owner or "you"
+    who = f"{owner} has" if owner else "you have"
     hint = "choose a later time; ctx log lists commits"
-    raise Stop(NOT_FOUND, f"no commit of {who} at or before {until}", hint=hint, symbol="commit_not_found")
+    raise Stop(NOT_FOUND, f"{who} no commit at or before {until}", hint=hint, symbol="commit_not_found")
 
 
 class OwnedMoment(NamedTuple):

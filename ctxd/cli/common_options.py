@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from ctxd.cli.daemon_socket import named_socket
-from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import objects as complete_objects
 from ctxd.cli.id_completion import sessions as complete_sessions
-from ctxd.click_support import Stop
+from ctxd.click_support import ExclusiveOptions
 from ctxd.terminal import Screen
 
 if TYPE_CHECKING:  # `ctx --version` and `ctx --help` must not wait for the client to load
@@ -32,7 +31,7 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         if seconds > _SECONDS_MAX:
-            self.fail(f"{value!r} is more than {_SECONDS_MAX:g}.", param, ctx)
+            self.fail(f"{value!r} is more than {_SECONDS_MAX:,.0f}.", param, ctx)
         return seconds
 
 
@@ -48,7 +47,7 @@ class WholeNumber(click.IntRange):
 
         number = super().convert(value, param, ctx)
         if number > SAFE_INTEGER_MAX:
-            self.fail(f"{value} is more than {SAFE_INTEGER_MAX}.", param, ctx)
+            self.fail(f"{value} is more than {SAFE_INTEGER_MAX:,}.", param, ctx)
         return number
 
 
@@ -149,9 +148,9 @@ def listing(run: Callable[P, R]) -> Callable[P, R]:
 
 
 def require_one_scope(everything: bool, session: str | None) -> None:
-    """Check that not both --all and --session are given. Raises: ``Stop``."""
+    """Check that not both --all and --session are given. Raises: ``ExclusiveOptions``."""
     if everything and session is not None:
-        raise Stop(USAGE, "--all and --session exclude each other", hint="leave one of them out")
+        raise ExclusiveOptions("--all", "--session")
 
 
 def paged(run: Callable[P, R]) -> Callable[P, R]:

@@ -18,7 +18,7 @@ from ctxd.cli.request_cost import cost_lines, newest_assembly, newest_cost_lines
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.unified_diff import print_diff, unified
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState, NotFound
@@ -83,11 +83,11 @@ def _is_given(value: object) -> bool:
 
 
 def _mode(given: dict[str, Any]) -> str:
-    """Return the one of ``_MODES`` that is given, else an empty text. Raises: ``Stop`` for options that would be
-    ignored."""
+    """Return the one of ``_MODES`` that is given, else an empty text. Raises: ``Stop``, ``ExclusiveOptions`` for
+    options that would be ignored."""
     modes = [name for name in _MODES if _is_given(given[name])]
     if len(modes) > 1:
-        raise Stop(USAGE, f"--{' and --'.join(modes)} exclude each other", hint="choose one")
+        raise ExclusiveOptions(*(f"--{name}" for name in modes))
     mode = modes[0] if modes else ""
     for name, (those, shown) in _APPLIES.items():
         if _is_given(given[name]) and mode not in those:
@@ -137,7 +137,7 @@ def context(run: Invocation, /, revision: str | None, **given: Any) -> None:  # 
     """
     mode = _mode(given)
     if mode == "commit" and revision is not None:
-        raise Stop(USAGE, "--commit excludes REV", hint="leave it out")
+        raise ExclusiveOptions("--commit", "REV")
     with run.client() as client:
         if mode == "commit":
             _show_commit(run, client, located_commit(client, given["commit"]).commit)
@@ -163,9 +163,10 @@ def _show_session(run: Invocation, client: SyncClient, found: Located, mode: str
     """Show the session or the moment ``found`` in ``mode``. Raises: ``Stop``."""
     id, key = found.session, assembly(client, found)
     if key and (mode or given["layout"]):
+        option = f"--{mode or 'layout'}"
         reason = ": --why explains the newest window" if mode == "why" else ""
-        message = f"a moment of a session excludes all options but --text{reason}"
-        raise Stop(USAGE, message, hint=f"write {id}, or leave out --{mode or 'layout'}")
+        message = f"{option} and a moment of a session exclude each other{reason}"
+        raise Stop(USAGE, message, hint=f"write {id}, or leave {option} out")
     match mode:
         case "format":
             form, layout, model = given["format"], given["layout"], given["model"]
@@ -264,11 +265,11 @@ def _show_seen(
     shown = client.context_show(session, **key, **parts) if key else _next(run, client, session, layout, newest, parts)
     if not key and (shown is None or not (shown.tokens or run.screen.as_json)):
         if (tip := client.commit_resolve(session=session).commit) is not None:
-            run.screen.note(f"no context of {session} was assembled: this is that of its newest commit")
+            run.screen.note(f"session {session} has assembled no context; this is the one of its newest commit")
             _show_commit(run, client, tip.commit)
             return
         if shown is None:
-            hint = f"ctx session resume {session} takes it up again"
+            hint = f"ctx session resume {session} makes it active again"
             message = f"session {session} is not active, and has no context and no commit"
             raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     assert shown is not None, "a recorded assembly was read"

@@ -129,7 +129,9 @@ def _ask(path: str) -> _Asked:
             return _Asked(client.daemon_status(), "", "", client.sandbox_list().sandboxes)
     except TimedOut as error:
         return _Asked(
-            None, error.message, "it is stuck: its log may say why; systemctl restart ctxd, or end it and start it"
+            None,
+            error.message,
+            "look for the reason in its log; then run systemctl restart ctxd, or end it and start it",
         )
     except CallFailed as error:
         return _Asked(None, error.message, error.hint, is_sandbox=error.code == "method_not_found")

@@ -13,7 +13,7 @@ from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.session import note_default, text_or_file
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
@@ -147,7 +147,7 @@ def resume(
         return
     _require_harness(cwd, execute)
     if principal is not None and is_context_id(principal):
-        message = f"{principal} is a commit, and without --in ctx resume continues from the newest work"
+        message = f"{principal} is a commit; without --in, ctx resume continues from the newest work of a principal"
         raise Stop(USAGE, message, hint=f"ctx fork {principal} starts a session from it")
     with run.client() as client:
         context = _here(None) if principal is None else StartContext(principal=principal)
@@ -174,7 +174,7 @@ def _created(
         agent,
         session=id,
         context=context,
-        system_prompt=text_or_file(system_prompt),
+        system_prompt=text_or_file(system_prompt, "--system-prompt"),
         checkpoint=checkpoint or "none",
     ).session
 
@@ -236,8 +236,9 @@ def _hand_over(
 ) -> None:
     from ctxd.cli.hand_over import hand_over
 
-    if id is not None or system_prompt:
-        raise Stop(USAGE, "--in excludes --id and --system-prompt", hint="the harness has its own; leave them out")
+    for option, is_given in (("--id", id is not None), ("--system-prompt", bool(system_prompt))):
+        if is_given:
+            raise ExclusiveOptions("--in", option, reason="the harness has its own")
     hand_over(run, harness, cwd, execute, start, agent)
 
 

@@ -338,7 +338,7 @@ def _become(result: HandedOver) -> NoReturn:
         done = subprocess.run(result.imports, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
             hint = f"import it yourself: {shlex.join(result.imports)}"
-            raise Stop(FAILURE, f"opencode import ended with {done.returncode}", hint=hint, symbol="import")
+            raise Stop(FAILURE, f"opencode import ended with exit code {done.returncode}", hint=hint, symbol="import")
         os.unlink(result.file)
     try:
         os.execvp(result.command[0], result.command)

@@ -10,8 +10,8 @@ import anyio
 import click
 
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
-from ctxd.click_support import Command, Stop
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
 from ctxd.terminal import cell
@@ -59,7 +59,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     without a session, the exit code is 1. With --watch and --json, prints one JSON document per line.
     """
     if watch and dry_run:
-        raise Stop(USAGE, "give either --watch or --dry-run")
+        raise ExclusiveOptions("--watch", "--dry-run")
     places = [] if watch and path is None else _places(harness, path)
     if not watch and (unchanged := _deliver_and_compare(run, harness, places, dry_run=dry_run)) is not None:
         _conclude(run, unchanged, path)

@@ -28,6 +28,7 @@ from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import home
 
 _TOO_DEEP: Final = "it is nested too deeply"
+_CORRECT: Final = "run the command again once it is corrected"
 
 _MARK: Final = "\ufeff"
 """Byte order mark, which some editors write before the text, and which harnesses skip."""
@@ -311,11 +312,11 @@ def _change(run: Invocation, name: HarnessCommand, dry_run: bool, change: Callab
         bare = text.removeprefix(_MARK)
         after = text[: len(text) - len(bare)] + change(bare, path)
     except UnicodeDecodeError:
-        raise Stop(FAILURE, f"{path} is not UTF-8", hint="correct it", symbol="unsupported") from None
+        raise Stop(FAILURE, f"{path} is not UTF-8; nothing was changed", hint=_CORRECT, symbol="unsupported") from None
     except UnsuitableFile as refused:
-        raise Stop(FAILURE, f"{path}: {refused}; nothing was changed", symbol="unsupported") from None
+        raise Stop(FAILURE, f"{path}: {refused}; nothing was changed", hint=_CORRECT, symbol="unsupported") from None
     except RecursionError:
-        raise Stop(FAILURE, f"{path}: {_TOO_DEEP}; nothing was changed", symbol="unsupported") from None
+        raise Stop(FAILURE, f"{path}: {_TOO_DEEP}; nothing was changed", hint=_CORRECT, symbol="unsupported") from None
     changed = after != text
     is_removed = changed and not dry_run and _write(name, path, before, after)
     patch = unified(text, after, str(path), str(path))

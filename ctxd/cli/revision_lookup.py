@@ -7,7 +7,7 @@ from typing import NamedTuple, TypedDict
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revisions import Revision, is_revision, parse, past_ms
 from ctxd.cli.session_lookup import named_session
-from ctxd.click_support import Stop
+from ctxd.click_support import ExclusiveOptions, Stop
 from ctxd.clock import SystemClock
 from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
@@ -103,9 +103,10 @@ def fork_times(client: SyncClient, found: Located) -> Times:
     if found.tx is None and not revision.is_now and (revision.valid_time is None or revision.back is not None):
         turn = turn_of(client, found)
         if turn.has_later:
-            message = f"the session {found.session} cannot be forked at turn {turn.turn}, which one write added"
+            place = f"the end of turn {turn.turn}"
+            message = f"session {found.session} cannot be forked at {place}: one write holds it and the next turn"
             hint = f"fork a commit of that turn: ctx log {found.session} lists them"
-            raise Stop(CONFLICT, f"{message} together with the next turn", hint=hint, symbol="turn_not_separate")
+            raise Stop(CONFLICT, message, hint=hint, symbol="turn_not_separate")
         return _end_of(turn)
     return times(client, found)
 
@@ -125,7 +126,7 @@ def times_of(
         at["valid_time"] = moment
     if tx is not None:
         if "tx" in at:
-            raise Stop(USAGE, f"{text!r} and --tx both name a journal sequence", hint="leave one of them out")
+            raise ExclusiveOptions(repr(text), "--tx", reason="both name a journal sequence")
         at["tx"] = tx
     return session, at
 
@@ -137,7 +138,7 @@ def assembly(client: SyncClient, found: Located) -> AssemblyKey:
         return {"number": found.number}
     if found.tx is not None:
         message = f"session {found.session} had no assembly at commit {revision.context}"
-        hint = f"ctx context --commit {revision.context} shows the context of an agent there"
+        hint = f"ctx context --commit {revision.context} shows the context that an agent would continue from it"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     if revision.is_now:
         return {}
@@ -177,7 +178,7 @@ def located_assembly(client: SyncClient, context: str, default: str | None = Non
         for record in client.context_list(session, context_id=context).assemblies:
             if (owner := record.session or session) is not None:
                 return owner, record
-    hint = "ctx current prints the id of the newest; an id is known on the host that made it"
+    hint = "ctx current prints the newest id; other hosts do not know the id of an assembly"
     raise Stop(NOT_FOUND, f"no commit or assembly has the id {context}", hint=hint, symbol="assembly_not_found")
 
 

@@ -25,23 +25,27 @@ def ls(run: Invocation) -> None:
         return
     now = SystemClock().wall_ms()
     run.screen.table(
-        ("SANDBOX", "PRINCIPAL", "SESSIONS", "MAY", "OPEN", "CALLS", "REFUSED", "LEASE", "SINCE"),
+        ("SANDBOX", "PRINCIPAL", "SESSIONS", "GRANTS", "OPEN", "CALLS", "REFUSED", "LEASE", "SINCE"),
         [
             (
                 each.sandbox,
                 each.principal,
                 ", ".join(each.sessions),
-                ", ".join(each.grants) or "ask",
+                ", ".join(each.grants) or "none",
                 count(each.connections),
                 count(each.requests),
                 count(each.refused),
-                "its connection's" if each.expires_at is None else f"{count(max(0, each.expires_at - now) // 1000)} s",
+                _lease(each.expires_at, now),
                 age(each.created_at, now),
             )
             for each in found
         ],
         right=(4, 5, 6),
     )
+
+
+def _lease(expires_at: int | None, now: int) -> str:
+    return "until disconnected" if expires_at is None else f"{count(max(0, expires_at - now) // 1000)} s"
 
 
 @sandbox.command(cls=Command, examples="ctx sandbox release k7q2nx4fzr3wv5ta")

@@ -16,7 +16,7 @@ import msgspec
 from ctxd.cli.common_options import Invocation, common, require_one_scope, session_option
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK
 from ctxd.cli.revision_lookup import session_id
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.formatting import count
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
@@ -79,7 +79,8 @@ def scan(
     than 64 MiB. With --json, "left_out" names it.
     """
     if paths and (session or everything):
-        raise click.UsageError("PATHS exclude --session and --all, which search the daemon's data")
+        option = "--session" if session else "--all"
+        raise ExclusiveOptions("PATHS", option, reason=f"{option} searches the daemon's data")
     in_daemon = everything or bool(session)
     if history and not in_daemon:
         raise click.UsageError("--history requires --session or --all: files on disk have no versions")

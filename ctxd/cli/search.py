@@ -14,7 +14,7 @@ from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.session_list import project_name, project_place
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.clock import SystemClock
 from ctxd.formatting import count, moment
 from ctxd.terminal import Screen, cell
@@ -75,13 +75,14 @@ def search(
     contains all WORDS, in any case and order. "two words" is a phrase, pars* a prefix; every other character separates
     words. Each result ends with a command that shows it in context.
     """
-    if rebuild == bool(words):
-        raise Stop(USAGE, "search takes either words or --rebuild", hint="ctx search parser tabs")
+    if rebuild and words:
+        raise ExclusiveOptions("WORDS", "--rebuild")
+    if not (rebuild or words):
+        raise Stop(USAGE, "missing argument 'WORDS'", hint="ctx search parser tabs")
     narrowed = (value for name, value in conditions.items() if name != "limit")
     if rebuild and any((session, project, since, until, newest, cursor, *narrowed)):
-        raise Stop(
-            USAGE, "--rebuild excludes all other options but --json: it is of the whole index", hint="leave them out"
-        )
+        message = "--rebuild and all other options but --json exclude each other: it is of the whole index"
+        raise Stop(USAGE, message, hint="leave them out")
     with run.client() as client:
         if rebuild:
             _rebuild(run, client)

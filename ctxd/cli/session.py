@@ -28,7 +28,7 @@ from ctxd.cli.revision_lookup import Times, fork_times, locate, session_id, time
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_lookup import named_session
 from ctxd.cli.session_markdown import markdown
-from ctxd.click_support import INTERRUPTED, Command, Group, Stop
+from ctxd.click_support import INTERRUPTED, Command, ExclusiveOptions, Group, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.record_decoding import Entry
@@ -114,7 +114,7 @@ def show(run: Invocation, revision: str | None) -> None:
         except NotFound:
             if session is None or (owner := _owner(client, session)) is None:
                 raise
-            hint = "ctx session resume takes it over once it is paused there, or its host is silent"
+            hint = "ctx session resume takes it over once it is paused there, or its host's lease has ended"
             raise Stop(NOT_FOUND, f"session {session} is {_whose(owner)}", hint=hint) from None
         owner = _owner(client, found.session)
     _show(run, found)
@@ -147,7 +147,7 @@ def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
 def _whose(owner: SessionOwnerResult) -> str:
     whose = f"owned by this host, {owner.host}" if owner.here else f"owned by host {owner.host}"
     free = ", released: any host may resume it" if owner.released else ""
-    kept = f"; what was written here too late is session {owner.branch}" if owner.branch else ""
+    kept = f"; what was written here after the takeover is in session {owner.branch}" if owner.branch else ""
     return whose + free + kept
 
 
@@ -206,7 +206,7 @@ def new(
             workdir=here if workdir is None else os.path.abspath(workdir),
             detect_filesystems=detect_filesystems,
             mounts=mounts,
-            system_prompt=text_or_file(system_prompt),
+            system_prompt=text_or_file(system_prompt, "--system-prompt"),
             budget_tokens=budget,
             labels=_pairs(label, "--label", "KEY=VALUE"),
             checkpoint=checkpoint,
@@ -283,8 +283,7 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
             past = locate(client, revision)
             # The id of a session may look like a moment.
             if at is not None and not past.revision.is_now:
-                message = "--at excludes a moment in REV: both name where the fork begins"
-                raise Stop(USAGE, message, hint="leave one out")
+                raise ExclusiveOptions("--at", "a moment in REV", reason="both name where the fork begins")
             moment, session = fork_times(client, past), past.session
         commit = None
         if at is not None:
@@ -315,7 +314,7 @@ def rm(run: Invocation, sessions: tuple[str, ...]) -> None:
     """
     _each(run, sessions, lambda client, each: client.session_remove(each))
     if not run.screen.as_json:
-        run.screen.note("moved to the trash; ctx session restore restores sessions from it")
+        run.screen.note("moved to the trash; ctx session restore SESSION brings one back")
 
 
 @session.command(cls=Command, examples="ctx session restore s1\nctx session ls --state removed")
@@ -392,7 +391,8 @@ def _require_storable(file: Path, entry: Entry) -> None:
     size = len(msgspec.json.encode(entry.event))
     if size > _EVENT_BYTES_MAX:
         message = f"{file}:{entry.line}: the event has {size:,} bytes; the maximum is {_EVENT_BYTES_MAX:,}"
-        raise Stop(FAILURE, message, hint="nothing was imported; remove the event from a copy", symbol="too_large")
+        hint = "nothing was imported; remove that line from a copy of the file, and import the copy"
+        raise Stop(FAILURE, message, hint=hint, symbol="too_large")
 
 
 def _broken_off(stop: Stop, session: str, events: int, *, exact: bool = True) -> Stop:
@@ -484,11 +484,11 @@ def _show(run: Invocation, found: SessionView) -> None:
         ("turns", _turns(found)),
         ("workdir", found.workdir),
         *_project_lines(found.project),
-        *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),
+        *([("devices", "distinguish filesystems")] if found.detect_filesystems else []),
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
         ("collapse", f"{count(found.collapse.per_turn, 'tool call')} a turn, {count(found.collapse.turns, 'turn')}"),
         ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens, 'token')}"),
-        *([("commits", f"each {found.checkpoint}")] if found.checkpoint != "none" else []),
+        *([("commits", f"at each {found.checkpoint}")] if found.checkpoint != "none" else []),
         *(("label", f"{key}={value}") for key, value in found.labels.items()),
         *(
             ("granted", f"{name} {value if isinstance(value, str) else msgspec.json.encode(value).decode()}")
@@ -530,7 +530,7 @@ def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            lacks = "left side" if equals else "'='"
+            lacks = f"{form.partition('=')[0]} before '='" if equals else "'='"
             raise Stop(USAGE, f"{option} {text!r} has no {lacks}", hint=f"write {option} {form}")
         if key in pairs:
             raise Stop(USAGE, f"{option} gives {key!r} twice", hint="leave one of them out")
@@ -538,14 +538,14 @@ def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     return pairs
 
 
-def text_or_file(text: str) -> str:
-    """Return the value of an option: ``text``, or the content of the file that ``@FILE`` names. Raises: ``Stop``."""
+def text_or_file(text: str, option: str) -> str:
+    """Return the value of ``option``: ``text``, or the content of the file that ``@FILE`` names. Raises: ``Stop``."""
     if not text.startswith("@"):
         return text
     try:
         if not text[1:]:
-            raise Stop(USAGE, "there is no name of a file after @", hint="write @FILE")
+            raise Stop(USAGE, f"{option} has no file name after @", hint=f"write {option} @FILE")
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is not UTF-8"
-        raise Stop(USAGE, f"{text[1:]}: {reason}", hint="name a readable text file") from error
+        raise Stop(USAGE, f"{option} {text}: {reason}", hint="name a readable text file") from error

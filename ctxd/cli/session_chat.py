@@ -57,7 +57,7 @@ def note_conversation_in_commits(run: Invocation, client: SyncClient, session: s
     """Note where the conversation of a session with an empty chat is: in its commits, if it has any."""
     if (tip := client.commit_resolve(session=session).commit) is not None:
         shown = f"ctx materialize {tip.commit} --stop root --format narrative-v1"
-        run.screen.note(f"the chat of {session} is empty; its commits have a conversation: {shown}")
+        run.screen.note(f"the chat of {session} is empty; its commits hold the conversation: {shown} prints it")
 
 
 class _Shown:
@@ -144,7 +144,7 @@ def _show_commit(run: Invocation, client: SyncClient, shown: _Shown, session: st
 
     content, made = downloaded(client, tip.commit, stop="root", format=events_v1.NAME)
     if not made.message_count:
-        run.screen.note(f"{session} has no message: its newest commit, {tip.commit}, has none")
+        run.screen.note(f"{session} has no messages, and neither has its newest commit, {tip.commit}")
         return
     run.screen.note(f"the conversation of commit {tip.commit}, as the session has no events of its own:")
     turn = place = 0

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, streaming
 from ctxd.cli.exit_codes import FAILURE, USAGE
-from ctxd.click_support import Command, Stop
+from ctxd.click_support import Command, ExclusiveOptions, Stop
 from ctxd.formats.cbor_array import encoded, joined
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.events_v1 import NAME as EVENTS_V1
@@ -48,7 +48,8 @@ def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -
     --json, one event per line. No daemon is needed.
     """
     if wanted is not None and (summary or run.screen.as_json):
-        raise click.UsageError(f"--as excludes {'--summary' if summary else '--json'}: it writes the session itself")
+        option = "--summary" if summary else "--json"
+        raise ExclusiveOptions("--as", option, reason="--as writes the session itself")
     with opened(file) as (format, entries):
         if wanted is not None:
             _translate(run, file, format, entries, wanted)
@@ -96,7 +97,7 @@ def _translate(run: Invocation, file: Path, format: str, entries: Iterator[Entry
         output.write(chunk)
     output.flush()
     if found.format != wanted:
-        run.screen.note(f"format: {found.format}, as {wanted} cannot be written")
+        run.screen.note(f"the session cannot be written as {wanted}; the output is {found.format}")
     for loss in found.lost:
         run.screen.note(f"lost: {count(loss.times)} of {loss.part}")
 

@@ -93,7 +93,8 @@ def working() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Stop(FAILURE, str(error)) from error
+        place = "" if error.filename is None else f"{error.filename}: "
+        raise Stop(FAILURE, f"{place}{error.strerror or error}") from error
     finally:
         progress("")
 

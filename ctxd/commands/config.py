@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from ctxd.click_support import ExclusiveOptions
 from ctxd.commands.common_options import config_option, json_option, show
 from ctxd.config import SETTINGS, ConfigError, Setting, load
 from ctxd.models import ModelsRefused, read_models
@@ -29,7 +30,7 @@ def config(sample: bool, models: bool, as_json: bool, config: Path | None) -> No
       ctxd config --models
     """
     if sample and models:
-        raise click.UsageError("--sample and --models exclude each other")
+        raise ExclusiveOptions("--sample", "--models")
     if sample:
         text = sample_file()
         show(as_json, {"sample": text}, text.rstrip("\n"))

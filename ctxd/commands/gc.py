@@ -10,7 +10,7 @@ import click
 
 from ctxd.click_support import FAILURE, Stop
 from ctxd.commands.common_options import AbsolutePath, config_option, json_option, progress, show
-from ctxd.formatting import count, size, span
+from ctxd.formatting import clause, count, size, span
 from ctxd.terminal import cell
 from ctxd_protocol.methods.sessions import CollectedSession
 
@@ -114,6 +114,7 @@ def _socket(given: Path | None, config: Path | None) -> str | None:
 
 
 def _collect(socket: str | None, keep_ms: int, *, dry_run: bool, force: bool) -> list[CollectedSession]:
+    from ctxd.remedies import in_commands
     from ctxd_client.errors import CallFailed, ConnectFailed
     from ctxd_client.sync import connect_sync
 
@@ -129,8 +130,8 @@ def _collect(socket: str | None, keep_ms: int, *, dry_run: bool, force: bool) ->
                 if cursor is None:
                     return found
     except ConnectFailed as error:
-        raise Stop(os.EX_UNAVAILABLE, error.message, hint=error.hint) from error
+        raise Stop(os.EX_UNAVAILABLE, error.message, hint=clause(error.hint), symbol=error.code) from error
     except CallFailed as error:
-        raise Stop(FAILURE, error.message, hint=error.hint) from error
+        raise Stop(FAILURE, error.message, hint=clause(in_commands(error.hint)), symbol=error.code) from error
     finally:
         progress("")

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import click
 
+from ctxd.click_support import ExclusiveOptions
 from ctxd.commands.common_options import (
     config_option,
     end_verified,
@@ -65,7 +66,7 @@ def migrate(
     if store is None:
         _to_current_schema(state_root(state_dir, config), as_json, dry_run=dry_run)
     if dry_run:
-        raise click.UsageError("--dry-run lists the steps of a schema: leave out --to")
+        raise ExclusiveOptions("--to", "--dry-run", reason="only a migration of the schema has steps to list")
     at = find_target(state_dir, store_url, config)
     if store == "xtdb":
         _to_xtdb(at, as_json)

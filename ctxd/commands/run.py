@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from ctxd.click_support import ExclusiveOptions
 from ctxd.commands.common_options import AbsolutePath, config_option, state_dir_option
 from ctxd.process_setup import leave, tune_gc
 from ctxd_protocol.default_paths import SOCKET_NAME
@@ -53,7 +54,7 @@ def run(
     from ctxd.daemon import serve
 
     if ephemeral and state_dir is not None:
-        raise click.UsageError("--ephemeral and --state-dir exclude each other: an ephemeral state has no directory.")
+        raise ExclusiveOptions("--ephemeral", "--state-dir", reason="an ephemeral state has no directory")
     with ExitStack() as temporary:
         own_directory = ephemeral and socket is None
         if own_directory:

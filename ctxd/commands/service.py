@@ -138,7 +138,7 @@ def uninstall(system: bool, root: Path, dry_run: bool, as_json: bool) -> None:
         raise Stop(FAILURE, f"cannot remove {error.filename}: {error.strerror}", hint=_REMEDY) from error
     done, stays = ("would remove", "would keep") if dry_run else ("removed", "kept")
     lines = [f"{done} {path}" for path in removed]
-    lines += [f"{stays} {path}: it was changed" for path in kept]
+    lines += [f"{stays} {path}: it was changed; remove it by hand" for path in kept]
     document = {"removed": removed, "kept": kept, "dry_run": dry_run}
     show(as_json, document, "\n".join(lines) or "nothing was installed")
 

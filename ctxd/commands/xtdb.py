@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ctxd.backends.xtdb.node.node_layout import Installation, NodeFailure, default_directory
-from ctxd.click_support import Stop
+from ctxd.click_support import ExclusiveOptions, Stop
 from ctxd.commands.common_options import json_option, show
 from ctxd.doctor_findings import lines, ok
 from ctxd.formatting import clause
@@ -92,7 +92,7 @@ def run_node(
     from ctxd.backends.xtdb.node.launch import Launch, command, environment, find_config
 
     if socket is not None and tcp is not None:
-        raise click.UsageError("--socket and --tcp exclude each other: a node listens in one place.")
+        raise ExclusiveOptions("--socket", "--tcp", reason="a node listens in one place")
     installation = _installation(directory)
     try:
         launch = Launch(

@@ -27,10 +27,10 @@ def resolve(state: SessionState, session: str, text: str, kind: ContentKind | No
     if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
         if kind is not None:
             hint = f"Give the id of a {_NOUNS[kind]} from object.list."
-            raise CtxdError("not_in_index", f"{text} is infrastructure, not a {_NOUNS[kind]}", hint=hint)
+            raise CtxdError("not_in_index", f"{text} is part of the session itself, not a {_NOUNS[kind]}", hint=hint)
         raise CtxdError(
             "infrastructure_object",
-            f"{text} is infrastructure: it has a fixed place in the context",
+            f"{text} is part of the session itself, with a fixed place in the context",
             hint="Only files and tool calls can be activated, pinned or hidden.",
         )
     near = state.starting_with(text) if len(text) >= PREFIX_CHARS_MIN else []

@@ -158,7 +158,7 @@ def test_fork_takes_a_turn_a_commit_or_nothing(daemon: Running, s: SyncSession, 
     for session in (named, f"{named}@"):
         assert json.loads(ctx(daemon, "session", "fork", session, "--at", own.commit, "--json").stdout)["base"] == named
     refused = ctx(daemon, "session", "fork", f"{s.id}@1", "--at", made.commit)
-    assert refused.returncode == 2 and "--at excludes a moment in REV" in refused.stderr
+    assert refused.returncode == 2 and "--at and a moment in REV exclude each other" in refused.stderr
 
 
 @pytest.mark.requirement("SES-28")
@@ -172,9 +172,7 @@ def test_a_fork_at_a_turn_that_one_write_added_with_the_next_is_refused(
     before = client.session_list().sessions
     done = ctx(daemon, *command, f"{s.id}@1")
     assert done.returncode == 4 and client.session_list().sessions == before
-    assert (
-        f"session {s.id} cannot be forked at turn 1, which one write added together with the next turn" in done.stderr
-    )
+    assert f"session {s.id} cannot be forked at the end of turn 1: one write holds it and the next turn" in done.stderr
     assert f"ctx log {s.id}" in done.stderr
     made = ctx(daemon, *command, f"{s.id}@2", "-q").stdout.strip()
     assert len(said(client.session(made))) == 2

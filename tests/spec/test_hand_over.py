@@ -172,8 +172,8 @@ def test_reasoning_is_kept_where_the_whole_context_is_of_the_same_harness(
     [
         (("--cwd", "/no/such/place"), "No such file or directory"),
         (("--cwd", "/etc/hostname"), "Not a directory"),
-        (("--id", "mine"), "--in excludes --id"),
-        (("--system-prompt", "x"), "--in excludes --id and --system-prompt"),
+        (("--id", "mine"), "--in and --id exclude each other"),
+        (("--system-prompt", "x"), "--in and --system-prompt exclude each other"),
     ],
 )
 def test_an_invalid_hand_over_leaves_nothing_behind(

@@ -81,8 +81,8 @@ def test_ctx_scan_of_a_deleted_directory_fails(daemon: Running, tmp_path: Path) 
         ("scan --all --rules rules.toml", "--rules applies only to PATHS"),
         ("scan -s s1 --rules rules.toml", "--rules applies only to PATHS"),
         ("object ls --all -s s1", "--all and --session exclude each other"),
-        ("search --rebuild -s s1", "--rebuild excludes all other options"),
-        ("search --rebuild --kind prompt", "--rebuild excludes all other options"),
+        ("search --rebuild -s s1", "--rebuild and all other options but --json exclude each other"),
+        ("search --rebuild --kind prompt", "--rebuild and all other options but --json exclude each other"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(daemon: Running, words: str, message: str) -> None:

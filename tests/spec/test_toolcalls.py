@@ -155,7 +155,7 @@ def test_an_error_for_a_reserved_looking_id_names_the_objects_type(s: SyncSessio
     s.user("x")
     with refused("not_in_index") as wrong:
         client.session_append(s.id, [Message(role="toolcall", toolcall=chat)])
-    assert wrong.value.message == f"{chat} is infrastructure, not a tool call"
+    assert wrong.value.message == f"{chat} is part of the session itself, not a tool call"
     s.record("assembly:x", "bash", "out")
     with refused("toolcall_conflict") as twice:
         s.record("assembly:x", "bash", "other")

@@ -66,7 +66,7 @@ def test_a_session_of_a_harness_whose_turns_are_in_commits_is_not_listed_with_0(
 
 
 def test_a_session_that_detects_filesystems_by_device_is_labelled(real):
-    assert "devices   tell filesystems apart" in real("session", "new", "disks", "--detect-filesystems").out
+    assert "devices   distinguish filesystems" in real("session", "new", "disks", "--detect-filesystems").out
     assert "tell filesystems" not in real("session", "new", "disks").out
 
 
@@ -357,7 +357,7 @@ def test_doctor_distinguishes_a_stuck_daemon_from_a_missing_one(ctx, tmp_path, m
         stuck.listen()
         ran = ctx("doctor", "--socket", str(path))
     assert ran.code == 7
-    assert re.search(r"✗ daemon +no reply from .*\n +fix: it is stuck", ran.out), ran.out
+    assert re.search(r"✗ daemon +no reply from .*\n +fix: look for the reason", ran.out), ran.out
 
 
 GOLDEN = """\
@@ -477,7 +477,7 @@ def test_a_transcript_is_written_in_another_format(tmp_path):
     assert run("claude-code-v1").stdout == file.read_bytes()
     narrative = run("codex-v1")
     assert narrative.stdout.decode() == "# Conversation of an earlier session\n\n## User\n\nhi\n"
-    assert "narrative-v1, as codex-v1 cannot be written" in narrative.stderr.decode()
+    assert "cannot be written as codex-v1; the output is narrative-v1" in narrative.stderr.decode()
     assert run("nonsense").returncode == 2
 
 

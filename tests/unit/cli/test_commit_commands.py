@@ -443,7 +443,7 @@ def test_the_remedies_for_a_chain_with_a_purged_commit_lead_to_a_session_of_a_ha
 
 def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tmp_path):
     made = real("materialize", "--format", "codex-v1", "-o", str(tmp_path / "context"))
-    assert "codex-v1 cannot be written: this is narrative-v1" in made.err
+    assert "cannot be written as codex-v1; the output is narrative-v1" in made.err
     (tmp_path / "delta").write_text("anything")
     kept = real("checkpoint", "--format", "nosuch", "--root", str(tmp_path / "delta"))
     assert kept.code == 0
@@ -451,7 +451,7 @@ def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tm
 
 
 def test_invalid_tags_artifacts_and_principals_are_rejected_with_a_remedy(real, own, chain, tmp_path):
-    assert "a tag is a letter or digit, then" in real("tag", "bad name").err
+    assert "a tag begins with a letter or digit;" in real("tag", "bad name").err
     other = own.client.session(agent="demo")
     for session in (own.id, other.id):
         (tmp_path / "delta").write_text(line(session))
@@ -498,22 +498,22 @@ def test_the_context_of_a_session_with_only_commits_is_that_of_the_newest_one(re
     ran = real("context", own.id)
     assert ran.out == real("context", chain[2]).out
     first, second = ran.err.splitlines()
-    assert first == f"no context of {own.id} was assembled: this is that of its newest commit"
+    assert first == f"session {own.id} has assembled no context; this is the one of its newest commit"
     assert second.startswith(f"{chain[2]}, 3 commits ")
     empty = own.client.session_create("claude-code").session.session
     assert real("context", empty).out.splitlines()[0] == f"{empty}  turn 0  next text  0 tokens  0 B"
     own.client.session_pause(empty)
     refused = real("context", empty)
     assert (refused.code, refused.out) == (3, "")
-    assert f"has no context and no commit; ctx session resume {empty} takes it up again" in refused.err
+    assert f"has no context and no commit; ctx session resume {empty} makes it active again" in refused.err
 
 
 def test_times_turns_and_tiers_are_written_as_elsewhere(real, own, chain):
     missing = real("resolve", "@1999-01-01T00:00Z").err
-    assert missing.startswith("ctx: no commit of the caller at or before 1999-01-01 00:00:00.000Z; ")
+    assert missing.startswith("ctx: you have no commit at or before 1999-01-01 00:00:00.000Z; ")
     principal = real("show", "--json").json["commit"]["principal"]
     assert (
-        f"no commit of {principal} at or before 1999-01-01 00:00:00.000Z; "
+        f"{principal} has no commit at or before 1999-01-01 00:00:00.000Z; "
         in real("show", f"{principal}@1999-01-01T00:00Z").err
     )
     assert real("materialize", "--counts").out.rstrip().endswith(" of claude-code-v1, tier: native")

@@ -14,7 +14,7 @@ import pytest
 from ctxd.cli.entry_point import main as start_ctx
 from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.main import _COMMANDS, cli
-from ctxd.remedies import COMMANDS
+from ctxd.remedies import COMMANDS, in_commands
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.sessions import SessionResult
 from tests import programs
@@ -262,29 +262,29 @@ def test_a_write_without_a_response_reports_an_unknown_outcome(scripted, daemon)
         (["top", "--interval", "nan", "--once"], "'nan' is not a finite number"),
         (["query", "{:find [e]}", "--time", "nan"], "'nan' is not a finite number"),
         (["artifact", "get", "3f9a01bc", "--json"], "--json requires -o FILE"),
-        (["materialize", "--json", "-o", "f"], "-o excludes --json"),
+        (["materialize", "--json", "-o", "f"], "-o and --json exclude each other: only"),
         (["capture", "--wait", "nan", "--", "true"], "'nan' is not a finite number"),
         (["session", "ls", "--limit", "0"], "Invalid value for '--limit'"),
         (["session", "new", "demo", "--mount", "/w"], "ctx: --mount '/w' has no '='; write --mount AGENT=HOST"),
         (["session", "new", "demo", "--mount", "w=/w"], "--mount 'w': the agent's path is not absolute"),
         (["session", "new", "demo", "--mount", "/w=a", "--mount", "/w=b"], "--mount gives '/w' twice"),
         (["session", "new", "demo", "--label", "a=b", "--label", "a=c"], "--label gives 'a' twice"),
-        (["session", "new", "demo", "--system-prompt", "@"], "there is no name of a file after @; write @FILE"),
-        (["transcript", "f.jsonl", "--as", "codex-v1", "--json"], "--as excludes --json"),
-        (["transcript", "f.jsonl", "--as", "codex-v1", "--summary"], "--as excludes --summary"),
-        (["--timeout", "1e300", "status"], "Invalid value for '--timeout': '1e300' is more than 1e+09"),
+        (["session", "new", "demo", "--system-prompt", "@"], "no file name after @; write --system-prompt @FILE"),
+        (["transcript", "f.jsonl", "--as", "codex-v1", "--json"], "--as and --json exclude each other"),
+        (["transcript", "f.jsonl", "--as", "codex-v1", "--summary"], "--as and --summary exclude each other"),
+        (["--timeout", "1e300", "status"], "Invalid value for '--timeout': '1e300' is more than 1,000,000,000"),
         (
             ["context", "s1", "--turn", "9" * 20],
-            f"Invalid value for '--turn': {'9' * 20} is more than 9007199254740991",
+            f"Invalid value for '--turn': {'9' * 20} is more than 9,007,199,254,740,991",
         ),
-        (["artifact", "gc", "--grace", "9" * 20], "is more than 9007199254740991"),
-        (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: /nowhere: No such file or directory"),
+        (["artifact", "gc", "--grace", "9" * 20], "is more than 9,007,199,254,740,991"),
+        (["session", "new", "demo", "--system-prompt", "@/nowhere"], "ctx: --system-prompt @/nowhere: No such file"),
         (["context", "s1", "--plan", "many"], "not a number of tokens"),
         (["context", "s1", "--diff", "1", "x"], "'x' is not an assembly"),
-        (["context", "s1", "--turn", "1", "--plan"], "ctx: --plan and --turn exclude each other; choose one"),
+        (["context", "s1", "--turn", "1", "--plan"], "--plan and --turn exclude each other; leave one of them out"),
         (["context", "s1", "--turn", "0", "--assembly", "1"], "--turn and --assembly exclude each other"),
         (["context", "s1", "--list", "--text"], "--text applies only to a context"),
-        (["context", "s1", "--commit", "HEAD"], "--commit excludes REV"),
+        (["context", "s1", "--commit", "HEAD"], "--commit and REV exclude each other"),
         (["context", "s1", "--turn", "1", "--layout", "append"], "--layout applies only to a new assembly"),
         (["context", "s1", "--diff", "1", "2", "--layout", "append"], "--layout applies only to a new assembly"),
         (["context", "s1", "--plan", "--layout", "append"], "--layout applies only to a new assembly"),
@@ -570,3 +570,20 @@ def test_parameters_that_are_no_json_are_refused_as_such(scripted, monkeypatch, 
 def test_the_error_code_in_json_follows_from_the_exit_code(scripted, words, code, symbol):
     ran = scripted(*words, "--json")
     assert (ran.code, json.loads(ran.err)["error"]["code"]) == (code, symbol)
+
+
+@pytest.mark.requirement("CLI-2")
+@pytest.mark.parametrize(
+    ("method", "remedy", "shown"),
+    [
+        (
+            "object.query",
+            "Give tx 12 or later, or an earlier valid_time.",
+            "Give --tx 12 or later, or an earlier --at.",
+        ),
+        ("object.list", "Give session too, from session.list.", "Give --session too, from ctx session ls."),
+        ("session.get", "Give tx 12.", "Give tx 12."),
+    ],
+)
+def test_parameters_in_remedies_become_options_of_the_command(method, remedy, shown):
+    assert in_commands(remedy, method) == shown
