@@ -116,7 +116,7 @@ class World:
 
     async def request(self, live: LiveSession) -> AssembledContext:
         call = WriteRequest("context.assemble", "bench")
-        return (await self.assembler.assemble(live, call, wanted=Wanted("anthropic-messages", MODEL))).context
+        return (await self.assembler.assemble(live, call, form=Wanted("anthropic-messages", MODEL))).context
 
     def bill(self, live: LiveSession, context: AssembledContext, reply: Sequence[Event]) -> int:
         """Record what a provider would bill for a request and its answer; return the tokens of the request."""

@@ -95,7 +95,7 @@ class Replay:
         idle_s = self.idle_s(at)
         self.clock.wall += int(idle_s * 1000)
         wanted = Wanted("anthropic-messages", "m", 1000)
-        made = await self.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+        made = await self.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=wanted)
         if made.pending is not None:
             await made.pending.wait()
         request = made.context.request or {}

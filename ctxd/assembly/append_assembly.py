@@ -4,7 +4,6 @@ The records hold everything that was sent, so a restart between two requests cha
 prefix. If nothing was added and the form has not changed, nothing is written.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -30,8 +29,8 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, RequestConditions, rules_for
-from ctxd.assembly.request_budget import RepackOutcome, collect_samples, next_request, repack_within_budget, skip_repack
-from ctxd.assembly.request_statistics import JudgedPart, figures_of
+from ctxd.assembly.request_budget import JudgedPart, collect_samples, next_request, repack_within_budget
+from ctxd.assembly.request_statistics import figures_of, shared_prefix
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_calibration import REQUESTS_KEPT, calibrated
@@ -109,15 +108,11 @@ async def extend_window(
 def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: int, *, dry_run: bool) -> Recorded:
     """The record of the assembly of ``part``; for a dry run, with number 0 and without a context id. ``now``: ms since
     1970."""
-    number, grown, decision = live.assembly + 1, part.judged.grown, part.judged.decision
+    number, extended, decision = live.assembly + 1, part.outcome.extended, part.outcome.decision
     plain, parent, ids = rendering.plain, live.context_id or "", part.kept.context_ids
     assert ids is not None, "they were read"
-    before, same = part.before.rendering, None
-    if before is not None and (before.target and before.target.format) == (
-        rendering.target and rendering.target.format
-    ):
-        same = _equal_prefix(before.plain, plain)
-    target, planned = rendering.target, grown.planned
+    same = shared_prefix(part.before.rendering, rendering)
+    target, planned = rendering.target, extended.planned
     return Recorded(
         number=0 if dry_run else number,
         segments=live.state.segments,
@@ -126,12 +121,12 @@ def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: in
         parent=parent,
         sha256=rendering.sha256,
         bytes=len(plain),
-        tokens=part.judged.tokens,
+        tokens=part.outcome.tokens,
         stable_prefix=same,
         assembled_at=now,
-        renderer=grown.window.renderer,
+        renderer=extended.window.renderer,
         window=WindowPart(
-            base=number if grown.is_new else grown.window.base,
+            base=number if extended.is_new else extended.window.base,
             refs=planned.refs,
             noted=planned.noted,
             place=planned.place,
@@ -176,9 +171,9 @@ class AppendAssembler:
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None, *, dry_run: bool
     ) -> Assembled:
         """Extend the window of ``live`` by later events, render it in the form ``wanted``, and record it. ``dry_run``:
-        see ``Assembler.look``."""
+        see ``Assembler.dry_run``."""
         part, rendering = await self._rendered_part(live, call, wanted, chars_max)
-        kept, before, grown = part.kept, part.before, part.judged.grown
+        kept, before, extended = part.kept, part.before, part.outcome.extended
         if rendering is None:
             assert before.record is not None, "it is repeated"
             return self._repeated_window(live, call, before, before.record)
@@ -192,9 +187,9 @@ class AppendAssembler:
         pending = live.submit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=part.floor_vt)
         assert kept.context_ids is not None, "they were read"
         kept.context_ids.add(id)
-        window = grown.window
-        window.base = record.number if grown.is_new else window.base
-        window.take(grown.planned, grown.items)
+        window = extended.window
+        window.base = record.number if extended.is_new else window.base
+        window.take(extended.planned, extended.items)
         note_assembly(window, record, sum(map(len, window.items)))
         requests = collect_samples((record,), before.requests)
         kept.window = KeptWindow(window, record, rendering, Assembled(context, pending), requests)
@@ -204,15 +199,16 @@ class AppendAssembler:
     async def _rendered_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None
     ) -> tuple[JudgedPart, Rendering | None]:
-        """The next addition to the window of ``live``, with the policy's decision, and the grown window rendered; None
-        if it is that of the last assembly. Nothing awaits after the last check. Raises: CtxdError too_large."""
+        """Return the next part of the window of ``live`` with its decision, and the rendered window; the latter is None
+        if nothing has changed since the last assembly. Nothing awaits after the last check. Raises: CtxdError
+        too_large."""
         is_whole = False
         while True:
             cleared, bound = self._cache.cleared, ReadBound(live.session, chars_max)
             part = await self._next_part(live, call, wanted, bound, is_whole=is_whole)
             if part is None:
                 continue
-            decision = part.judged.decision
+            decision = part.outcome.decision
             if not is_whole and decision is not None and decision.over_by:
                 # Even the part that was sent exceeds the budget, and it has to be read again to be cut. Its text would
                 # be in memory twice meanwhile.
@@ -251,12 +247,23 @@ class AppendAssembler:
         new_part = await extend_window(reader, live, window, batch, planned, bound, is_whole=is_whole)
         texts, floor_vt = await self._observer.documents(live.session, planned.texts)
         target = target_for(live.lineage.root, wanted, batch.spoken or before.window.model, self._models)
-        moment = None if target is None else self._request_conditions(live, before.window, target)
+        conditions = None if target is None else self._request_conditions(live, before.window, target)
         last = before.rendering
         is_same = last is not None and not planned.refs and last.target == target
-        judge = _judge_of(live, before, new_part, target, moment, is_same=is_same)
+        # Nothing is decided about text, or about a repeat that is within the budget.
+        is_due = conditions is not None and not (is_same and not _exceeds(before, conditions))
+        calibration = None
+        if is_due and target is not None:
+            calibration = calibrated(before.requests, live.state.usage, target.format, target.model)
+        work = partial(
+            repack_within_budget,
+            new_part,
+            conditions if is_due else None,
+            calibration,
+            next_request(live.assembly + 1, before.record, target),
+        )
         size = work_size(len(window.refs) + len(planned.refs), bound.taken + new_part.material.content_chars)
-        judged = await reader.lanes.run(live.session, size, judge)
+        outcome = await reader.lanes.run(live.session, size, work)
         if cleared != self._cache.cleared:
             return None
         try:
@@ -264,8 +271,8 @@ class AppendAssembler:
         except LostRace:
             return None
         return JudgedPart(
-            kept=kept, before=before, new_part=new_part, target=target, moment=moment, judged=judged, is_same=is_same,
-            texts=texts, floor_vt=floor_vt,
+            kept=kept, before=before, new_part=new_part, target=target, conditions=conditions, outcome=outcome,
+            is_same=is_same, texts=texts, floor_vt=floor_vt,
         )  # fmt: skip
 
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
@@ -322,8 +329,8 @@ class AppendAssembler:
     async def _window_rendered(
         self, live: LiveSession, part: JudgedPart, bound: ReadBound, chars_max: int | None
     ) -> Rendering:
-        """The grown window of ``part`` rendered for its target. Raises: CtxdError too_large."""
-        window, items, last = part.judged.grown.window, part.judged.grown.flat(), part.before.record
+        """The extended window of ``part`` rendered for its target. Raises: CtxdError too_large."""
+        window, items, last = part.outcome.extended.window, part.outcome.extended.flat(), part.before.record
         size = work_size(len(items), bound.taken + (0 if last is None else last.bytes))
         ends = window.ends_with(len(items))
         # A reply with a request has no blocks.
@@ -347,24 +354,6 @@ class AppendAssembler:
         kept.window = window
 
 
-def _judge_of(
-    live: LiveSession,
-    before: KeptWindow,
-    new_part: ExtendedWindow,
-    target: RequestTarget | None,
-    moment: RequestConditions | None,
-    *,
-    is_same: bool,
-) -> Callable[[], RepackOutcome]:
-    """A pure function that returns ``new_part`` with the policy's decision; without one for text, and if nothing was
-    added and the budget suffices or is that of the last request."""
-    request = next_request(live.assembly + 1, before.record, target)
-    if target is None or moment is None or (is_same and not _exceeds(before, moment)):
-        return partial(skip_repack, new_part, request)
-    known = calibrated(before.requests, live.state.usage, target.format, target.model)
-    return partial(repack_within_budget, new_part, moment, known, request)
-
-
 def _switched(last: LastRequest, target: RequestTarget) -> EpochCause | None:
     """The reason for a new context epoch: ``target`` has another format or model than the ``last`` request. None if it
     does not."""
@@ -378,9 +367,9 @@ def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
     return EpochHead(live.assembly, kept.window.epoch.epoch)
 
 
-def _exceeds(kept: KeptWindow, moment: RequestConditions) -> bool:
+def _exceeds(kept: KeptWindow, conditions: RequestConditions) -> bool:
     """True if the newest request of ``kept`` exceeds the current budget, which is smaller than its own."""
-    most, record = moment.rules.budget_tokens, kept.record
+    most, record = conditions.rules.budget_tokens, kept.record
     if most is None or record is None or record.window is None:
         return False
     reserve, limit = record.window.figures.reserve, record.window.figures.limit
@@ -388,16 +377,4 @@ def _exceeds(kept: KeptWindow, moment: RequestConditions) -> bool:
         # Its new content could not be cut further. A repeat must not remove it before the model has replied.
         return False
     # A calibrated estimate includes the declarations of tools.
-    return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most
-
-
-def _equal_prefix(a: bytes, b: bytes) -> int:
-    """Length of the common prefix of ``a`` and ``b`` in bytes. Cost: a binary search; each step compares half of the
-    rest."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
-    return low
+    return record.tokens + (conditions.tools_tokens if reserve is None else reserve) > most

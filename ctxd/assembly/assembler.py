@@ -7,6 +7,7 @@ that the store, read as of the record's transaction, returns the very versions t
 
 from collections.abc import Iterable, Mapping
 from sys import getsizeof
+from typing import Final
 
 import msgspec
 
@@ -26,7 +27,7 @@ from ctxd.assembly.assembly_record import (
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import Aim
-from ctxd.assembly.request_target import RequestTarget, Wanted
+from ctxd.assembly.request_target import Wanted, WantedSpec
 from ctxd.assembly.spec_layout import Composition, Heads, View, compose
 from ctxd.assembly.spec_rendering import RENDERER
 from ctxd.assembly.token_budget import sha256, stable_prefix
@@ -45,12 +46,14 @@ from ctxd.store.idempotency import mismatch
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
-from ctxd_protocol.secret_types import Secrets
 from ctxd_protocol.session_types import ComponentName
+
+_TEXT: Final = WantedSpec()
 
 
 class Assembler:
-    """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``.
+    """Assembles contexts of live sessions, in the layout ``append`` or in that of ``archive``, whose token counter it
+    uses.
 
     ``models``: the models that requests may be made for. ``providers``: of the components that a session may have.
     ``aim``: of repacks.
@@ -81,22 +84,22 @@ class Assembler:
         self,
         live: LiveSession,
         call: WriteRequest,
+        form: WantedSpec | Wanted = _TEXT,
         *,
         chars_max: int | None = None,
-        wanted: Wanted | None = None,
-        target: RequestTarget | None = None,
-        secrets: Secrets | None = None,
-        dry_run: bool = False,
     ) -> Assembled:
-        """The current context of ``live``, recorded. If it equals the last one recorded, returns that and writes
-        nothing; a resend of ``call`` gets the same one while it is remembered, see ``REPEATS_MAX``. ``wanted``: the
-        form in the layout ``append``; None selects the layout of ``archive``. Then ``target`` is of the request to make
-        from the context, None for text, and ``secrets`` are those found in its tools. ``dry_run``: see ``look``.
+        """The current context of ``live`` in ``form``, recorded. If it equals the last one recorded, returns that and
+        writes nothing; a resend of ``call`` gets the same one while it is remembered, see ``REPEATS_MAX``.
 
         The caller may send the result once ``pending`` is durable. Raises: CtxdError session_closed,
         session_not_active, too_large, corrupt, and those of the store. Cancel: safe; nothing is recorded, but changed
         files may have new versions.
         """
+        return await self._assemble(live, call, form, chars_max, dry_run=False)
+
+    async def _assemble(
+        self, live: LiveSession, call: WriteRequest, form: WantedSpec | Wanted, chars_max: int | None, *, dry_run: bool
+    ) -> Assembled:
         with Ticket(live.lock.queue) as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
@@ -107,8 +110,8 @@ class Assembler:
                 shown = await self._archive.show(live.session, number=repeat[1], bytes_max=chars_max)
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._refresh(live, call)
-            if wanted is not None:
-                return await self._append.assemble(live, call, wanted, chars_max, dry_run=dry_run)
+            if isinstance(form, Wanted):
+                return await self._append.assemble(live, call, form, chars_max, dry_run=dry_run)
             while True:
                 kept = await self._rendered(live, chars_max)
                 composition = compose(kept.components, live.settings.budget_tokens, self._archive.count)
@@ -117,31 +120,27 @@ class Assembler:
                 await self._recall(kept, composition)
             # Count it also if nothing new is recorded.
             self._cache.put(kept)
-            record, before, form = kept.record, kept.composition, form_of(target)
-            is_same = record is not None and (record.turn, record.form) == (live.state.turn, form)
+            record, before = kept.record, kept.composition
+            is_same = record is not None and (record.turn, record.form) == (live.state.turn, form_of(form.target))
             # Most texts are the same objects when little changed.
             if is_same and record and before and before.texts == composition.texts:
                 self._cache.note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
-            return self._record(kept, call, composition, target, secrets, dry_run=dry_run)
+            return self._record(kept, call, composition, form, dry_run=dry_run)
 
-    async def look(
+    async def dry_run(
         self,
         live: LiveSession,
         call: WriteRequest,
+        form: WantedSpec | Wanted = _TEXT,
         *,
         chars_max: int | None = None,
-        wanted: Wanted | None = None,
-        target: RequestTarget | None = None,
-        secrets: Secrets | None = None,
     ) -> Assembled:
         """The context that ``assemble`` would record, without recording it: number 0 and no context id, unless it
         equals the last one recorded. Raises, and cancel: as ``assemble``."""
         while True:
             cleared, bare = self._cache.cleared, call.without_id()
-            made = await self.assemble(
-                live, bare, chars_max=chars_max, wanted=wanted, target=target, secrets=secrets, dry_run=True
-            )
+            made = await self._assemble(live, bare, form, chars_max, dry_run=True)
             # It may show writes of other sessions that are not durable yet.
             await self._store.wait_for_writes()
             if self._cache.cleared == cleared:
@@ -273,13 +272,11 @@ class Assembler:
         kept: KeptContext,
         call: WriteRequest,
         composition: Composition,
-        target: RequestTarget | None,
-        secrets: Secrets | None,
+        form: WantedSpec,
         *,
         dry_run: bool,
     ) -> Assembled:
-        """Record ``composition``. ``target``: of the request made from it, None for text; ``secrets``: those in its
-        tools. Does not await."""
+        """Record ``composition`` in ``form``. Does not await."""
         live, before, ids = kept.live, kept.composition, kept.context_ids
         assert ids is not None, "the ids that are taken were read"
         text = composition.text()
@@ -306,14 +303,14 @@ class Assembler:
             ),
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
             renderer=RENDERER,
-            form=form_of(target),
+            form=form_of(form.target),
         )
         context = context_of(live.session, record, composition, text)
         if dry_run:
             return Assembled(context, live.barrier)
         pending = live.submit(
             call,
-            puts=(document_of(live.session, record, tools_text(target), secrets),),
+            puts=(document_of(live.session, record, tools_text(form.target), form.secrets),),
             result=KeptNumber(record.number),
             assembly=(record.number, record.context_id),
         )

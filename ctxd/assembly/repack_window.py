@@ -114,57 +114,58 @@ def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None, a
     return Rules.of(most if budget_tokens is None else min(budget_tokens, most), aim)
 
 
-def apply_repack_policy(grown: ExtendedWindow, moment: RequestConditions) -> tuple[ExtendedWindow, Decision]:
-    """Decide on ``grown``, and return the window after the decision: ``grown`` itself, or a new one.
+def apply_repack_policy(extended: ExtendedWindow, conditions: RequestConditions) -> tuple[ExtendedWindow, Decision]:
+    """Decide on ``extended``, and return the window after the decision: ``extended`` itself, or a new one.
 
     Cost: linear in the items of the window; texts are read only where they change.
     """
-    before = grown.window
-    parts, tokens, sent = _parts(grown, moment)
+    before = extended.window
+    parts, tokens, sent = _parts(extended, conditions)
     decision = choose_repack(
         [part.content for part in parts],
-        moment.carried,
+        conditions.carried,
         tokens=tokens,
         sent=sent if before.refs else 0.0,
-        idle_s=moment.idle_s if before.refs else None,
-        model=moment.model,
-        lifetime_s=moment.model.lifetime_s,
-        rules=moment.rules,
+        idle_s=conditions.idle_s if before.refs else None,
+        model=conditions.model,
+        lifetime_s=conditions.model.lifetime_s,
+        rules=conditions.rules,
     )
     if decision.reason is None and not decision.over_by:
-        if moment.begins is None or not before.refs:
-            return grown, decision
+        if conditions.begins is None or not before.refs:
+            return extended, decision
         if not before.epoch.updates:
             # The baseline is up to date: only the epoch changes.
-            event = next_epoch(before, grown.planned, moment.begins)
-            return msgspec.structs.replace(grown, planned=msgspec.structs.replace(grown.planned, event=event)), decision
+            event = next_epoch(before, extended.planned, conditions.begins)
+            planned = msgspec.structs.replace(extended.planned, event=event)
+            return msgspec.structs.replace(extended, planned=planned), decision
         decision = msgspec.structs.replace(decision, reason="cache_expired")
-    made = _repacked(grown, decision, {part.content.key: part for part in parts})
-    made = _next_epoch(made, before, moment.begins or "repack")
+    made = _repacked(extended, decision, {part.content.key: part for part in parts})
+    made = _next_epoch(made, before, conditions.begins or "repack")
     # A cut shortens the output but not the arguments of its call, so it may save less than was decided.
-    tokens = sum(item.tokens for item in made.flat()) + moment.tools_tokens
-    most = tokens if moment.rules.budget_tokens is None else moment.rules.budget_tokens
+    tokens = sum(item.tokens for item in made.flat()) + conditions.tools_tokens
+    most = tokens if conditions.rules.budget_tokens is None else conditions.rules.budget_tokens
     decision = msgspec.structs.replace(decision, tokens=tokens, over_by=max(0.0, tokens - most))
     if decision.over_by:
-        made, saved = _shortened(made, moment, decision)
+        made, saved = _shortened(made, conditions, decision)
         over = max(0.0, decision.over_by - saved)
         if over:
-            made, more = _all_cut(made, over, _ROOM_KEPT * most, moment.kept)
+            made, more = _all_cut(made, over, _ROOM_KEPT * most, conditions.kept)
             saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
     if decision.reason is None:
-        return grown, decision
-    made = _loadable(made, moment)
+        return extended, decision
+    made = _loadable(made, conditions)
     # The first request of a window is not a repack, whatever it leaves out.
     return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
 
-def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part], float, float]:
+def _parts(extended: ExtendedWindow, conditions: RequestConditions) -> tuple[list[_Part], float, float]:
     """The contents in order of their places, the tokens of the window, and those that were sent before."""
-    refs = [*grown.window.refs, *grown.planned.refs]
-    items = [*grown.window.items, *grown.items]
-    facts = {**grown.window.facts, **grown.planned.facts}
+    refs = [*extended.window.refs, *extended.planned.refs]
+    items = [*extended.window.items, *extended.items]
+    facts = {**extended.window.facts, **extended.planned.facts}
     outputs = sum(isinstance(each, ToolOutput) for some in items for each in some)
     latest = _latest(refs, items, facts)
     loaded = {each.object: at for at, some in enumerate(items) for each in some if _is_content(each)}
@@ -172,10 +173,10 @@ def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part
     times: Counter[str | None] = Counter()
     uses: dict[str, _Use] = {}
     found: list[_Part] = []
-    place, seen, sent, count = moment.tools_tokens, 0, 0.0, 0
+    place, seen, sent, count = conditions.tools_tokens, 0, 0.0, 0
     for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
         # A later reply proves that some request has shown it to the model.
-        is_new = index >= len(grown.window.refs) and index > answered
+        is_new = index >= len(extended.window.refs) and index > answered
         for item in some:
             if isinstance(item, ToolUse):
                 uses[item.call] = _Use(item, index, place)
@@ -194,17 +195,17 @@ def _parts(grown: ExtendedWindow, moment: RequestConditions) -> tuple[list[_Part
                         tokens=item.tokens if use is None else item.tokens + use.item.tokens,
                         stub_tokens=item.stub_tokens if use is None else item.stub_tokens + use.item.stub_tokens,
                         kind=_kind(item, call), times=max(1, times[reads]), age=outputs - seen,
-                        is_running=_turn(ref) == moment.turn, is_new=is_new,
-                        is_kept=item.object in moment.kept and not is_replaced,
+                        is_running=_turn(ref) == conditions.turn, is_new=is_new,
+                        is_kept=item.object in conditions.kept and not is_replaced,
                         is_outdated=is_replaced or (reads is not None and latest.get(reads, index) > index),
                     )  # fmt: skip
                     found.append(_Part(content, index, None if use is None else use.index))
             place, count = place + item.tokens, count + 1
-            sent = place if count <= moment.sent_items else sent
-    if grown.window.epoch.updates:
+            sent = place if count <= conditions.sent_items else sent
+    if extended.window.epoch.updates:
         # A repack merges the updates into the baseline, so that everything after it is written again.
         found = [
-            _Part(msgspec.structs.replace(part.content, before=moment.tools_tokens), part.index, part.call)
+            _Part(msgspec.structs.replace(part.content, before=conditions.tools_tokens), part.index, part.call)
             for part in sorted(found, key=lambda part: part.content.before)
         ]
     return sorted(found, key=lambda part: part.content.before), place, sent
@@ -234,18 +235,18 @@ def _kind(item: ToolOutput | Update, call: CallFacts | None) -> Kind:
     return "other" if call is None else call.kind
 
 
-def _repacked(grown: ExtendedWindow, decision: Decision, parts: Mapping[str, _Part]) -> ExtendedWindow:
-    """The window of ``grown`` after ``decision``, as one that has not begun yet."""
-    window, planned = grown.window, grown.planned
+def _repacked(extended: ExtendedWindow, decision: Decision, parts: Mapping[str, _Part]) -> ExtendedWindow:
+    """The window of ``extended`` after ``decision``, as one that has not begun yet."""
+    window, planned = extended.window, extended.planned
     refs = [*window.refs, *planned.refs]
-    items: list[tuple[WindowItem, ...]] = [*window.items, *grown.items]
+    items: list[tuple[WindowItem, ...]] = [*window.items, *extended.items]
     facts = {**window.facts, **planned.facts}
     for key in (*decision.remove, *decision.cut):
         part = parts[key]
         if key in decision.cut:
             other = part.content.tokens - sum(item.tokens for item in items[part.index])
             refs[part.index] = _cut(refs[part.index], items[part.index], decision.cut[key] - other, 1)
-            items[part.index] = items_of(refs[part.index], grown.material, facts)
+            items[part.index] = items_of(refs[part.index], extended.material, facts)
         else:
             removed = msgspec.structs.replace(refs[part.index], shown=STUB)
             is_event = isinstance(removed, EventRef)
@@ -259,7 +260,7 @@ def _repacked(grown: ExtendedWindow, decision: Decision, parts: Mapping[str, _Pa
                     short_use(item) if isinstance(item, ToolUse) else item for item in items[part.call]
                 )
     return msgspec.structs.replace(
-        grown,
+        extended,
         window=window.successor(),
         planned=msgspec.structs.replace(
             planned,
@@ -336,7 +337,7 @@ def _newest_reply(items: Sequence[tuple[WindowItem, ...]]) -> int:
     return next((n for n in places if any(isinstance(each, _WRITTEN) for each in items[n])), -1)
 
 
-def _shortened(made: ExtendedWindow, moment: RequestConditions, decision: Decision) -> tuple[ExtendedWindow, float]:
+def _shortened(made: ExtendedWindow, conditions: RequestConditions, decision: Decision) -> tuple[ExtendedWindow, float]:
     """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, old messages
     of the user; and the tokens saved.
 
@@ -352,10 +353,10 @@ def _shortened(made: ExtendedWindow, moment: RequestConditions, decision: Decisi
     for first, last in pairwise([*starts, len(items)]):
         removable = set(range(first, last)).difference(prompts[-1:])
         some = [each for index in sorted(removable) for each in items[index]]
-        if last <= answered and not first <= newest < last and not any(each.object in moment.kept for each in some):
+        if last <= answered and not first <= newest < last and not any(each.object in conditions.kept for each in some):
             tokens = sum(each.tokens for each in some)
             groups.append((isinstance(some[0], UserText | ImageItem), first, tokens, removable))
-    budget = moment.rules.budget_tokens or 0
+    budget = conditions.rules.budget_tokens or 0
     base = decision.tokens - sum(tokens for _, _, tokens, _ in groups)
     left, goal = decision.tokens, base + max(0.0, _CONVERSATION_KEPT * (budget - base))
     gone: set[int] = set()
@@ -404,7 +405,7 @@ def _without_call(
     )
 
 
-def _loadable(made: ExtendedWindow, moment: RequestConditions) -> ExtendedWindow:
+def _loadable(made: ExtendedWindow, conditions: RequestConditions) -> ExtendedWindow:
     """``made``, with objects noted as not shown whole if their whole content is missing, so that they can be loaded
     again. A kept object that is cut is noted with the budget, which it exceeds: it must not be loaded again at each
     request, but only once the budget has grown."""
@@ -419,8 +420,8 @@ def _loadable(made: ExtendedWindow, moment: RequestConditions) -> ExtendedWindow
         found = shown.get(each.object)
         if each.level != "active" or found == "whole":
             return each
-        if found == "cut" and each.object in moment.kept:
-            return msgspec.structs.replace(each, cut_budget=moment.budget_tokens)
+        if found == "cut" and each.object in conditions.kept:
+            return msgspec.structs.replace(each, cut_budget=conditions.budget_tokens)
         return msgspec.structs.replace(each, level="bare" if each.is_file else "pool", cut_budget=0)
 
     planned = msgspec.structs.replace(made.planned, noted=tuple(map(noted, made.planned.noted)))

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_rendering import ExtendedWindow
+from ctxd.assembly.append_rendering import ExtendedWindow, KeptWindow
 from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.render_cache import KeptContext
 from ctxd.assembly.repack_policy import Decision
 from ctxd.assembly.repack_window import RequestConditions, apply_repack_policy
 from ctxd.assembly.request_target import RequestTarget
@@ -22,6 +23,7 @@ from ctxd.assembly.token_calibration import (
     ContentMeasures,
     measure_items,
 )
+from ctxd.objects.document import Document
 
 _ROUNDS: Final = 8
 """Maximum number of times that a window is judged to bring its estimate within the budget."""
@@ -36,7 +38,7 @@ class RepackOutcome(msgspec.Struct, frozen=True):
     ``measures``: of its request. ``budget_tokens``: the budget that the policy was given, in tokens of items, None for
     none."""
 
-    grown: ExtendedWindow
+    extended: ExtendedWindow
     decision: Decision | None
     tokens: int
     measures: CalibrationSample
@@ -44,52 +46,70 @@ class RepackOutcome(msgspec.Struct, frozen=True):
     budget_tokens: int | None = None
 
 
+class JudgedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The next addition to the window ``before`` of the context ``kept``: ``new_part`` as it was read, and ``outcome``
+    after the decision. ``target``: of its request, ``conditions``: of the decision; both None for text. ``is_same``:
+    nothing is added, and the form is that of the last assembly. ``texts``: documents of new component texts;
+    ``floor_vt``: the least valid time for them."""
+
+    kept: KeptContext
+    before: KeptWindow
+    new_part: ExtendedWindow
+    target: RequestTarget | None
+    conditions: RequestConditions | None
+    outcome: RepackOutcome
+    is_same: bool
+    texts: tuple[Document, ...]
+    floor_vt: int
+
+
 def repack_within_budget(
-    grown: ExtendedWindow, moment: RequestConditions, calibration: Calibration | None, request: CalibrationSample
+    extended: ExtendedWindow,
+    conditions: RequestConditions | None,
+    calibration: Calibration | None,
+    request: CalibrationSample,
 ) -> RepackOutcome:
-    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are kept within the budget; the policy
-    counts tokens of items, so it gets the budget converted to these. ``request``: the measures of the window before."""
-    most = moment.rules.budget_tokens
-    whole = _measures_with(grown, request)
+    """Judge ``extended`` under ``conditions``; None: no decision is due. With a ``calibration``, its estimate and
+    reserve together are kept within the budget; the policy counts tokens of items, so it gets the budget converted to
+    these. ``request``: the measures of the window before."""
+    whole = _measures_with(extended, request)
+    if conditions is None:
+        return RepackOutcome(extended, None, item_tokens(extended), whole)
+    most = conditions.rules.budget_tokens
     if calibration is None:
-        decided, decision = apply_repack_policy(grown, moment)
-        measures = whole if decided is grown else _measures_with(decided, request)
+        decided, decision = apply_repack_policy(extended, conditions)
+        measures = whole if decided is extended else _measures_with(decided, request)
         return RepackOutcome(decided, decision, item_tokens(decided), measures, None, most)
     found = calibration.estimate(whole)
     budget = None
     if most is not None:
-        plain = sum(item.tokens for item in grown.flat()) + moment.tools_tokens
+        plain = sum(item.tokens for item in extended.flat()) + conditions.tools_tokens
         budget = int(most * plain / max(1, found.tokens + found.reserve))
     rounds = 0
     while True:
-        rules = msgspec.structs.replace(moment.rules, budget_tokens=budget)
-        decided, decision = apply_repack_policy(grown, msgspec.structs.replace(moment, rules=rules))
+        rules = msgspec.structs.replace(conditions.rules, budget_tokens=budget)
+        decided, decision = apply_repack_policy(extended, msgspec.structs.replace(conditions, rules=rules))
         rounds += 1
-        measures = whole if decided is grown else _measures_with(decided, request)
-        if decided is not grown:
+        measures = whole if decided is extended else _measures_with(decided, request)
+        if decided is not extended:
             found = calibration.repacked(whole, measures)
         if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
             return RepackOutcome(decided, decision, found.tokens, measures, found.reserve, budget)
         budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
 
 
-def item_tokens(grown: ExtendedWindow) -> int:
-    """Estimated tokens of the items of ``grown``."""
-    return ceil(sum(item.tokens for item in grown.flat()))
+def item_tokens(extended: ExtendedWindow) -> int:
+    """Estimated tokens of the items of ``extended``."""
+    return ceil(sum(item.tokens for item in extended.flat()))
 
 
-def _measures_with(grown: ExtendedWindow, request: CalibrationSample) -> CalibrationSample:
-    """``request`` with the measures of the grown window; its own are those of the window before."""
-    outside, reply = measure_items(item for items in grown.items for item in items)
-    if not grown.is_new:
+def _measures_with(extended: ExtendedWindow, request: CalibrationSample) -> CalibrationSample:
+    """``request`` with the measures of the extended window; its own are those of the window before."""
+    outside, reply = measure_items(item for items in extended.items for item in items)
+    if not extended.is_new:
         outside, reply = request.outside + outside, request.reply + reply
-    base = request.number if grown.is_new else grown.window.base
+    base = request.number if extended.is_new else extended.window.base
     return msgspec.structs.replace(request, base=base, outside=outside, reply=reply)
-
-
-def skip_repack(grown: ExtendedWindow, request: CalibrationSample) -> RepackOutcome:
-    """``grown`` without a decision. ``request``: as for ``repack_within_budget``."""
-    return RepackOutcome(grown, None, item_tokens(grown), _measures_with(grown, request))
 
 
 def collect_samples(records: Sequence[Recorded], before: Sequence[CalibrationSample] = ()) -> list[CalibrationSample]:

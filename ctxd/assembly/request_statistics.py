@@ -1,4 +1,5 @@
-"""Figures of a request: its tokens, the prefix shared with the last request, why the prompt cache broke, its history.
+"""Figures of a request: its tokens, the prefix shared with the last request, why the prompt cache missed, and the
+tokens that the whole history would take.
 
 They are part of the request's record, so that they can be shown again, and so that the next estimate depends on
 recorded data only.
@@ -8,39 +9,40 @@ from math import ceil
 
 import msgspec
 
-from ctxd.assembly.append_rendering import ExtendedWindow, KeptWindow
+from ctxd.assembly.append_rendering import Rendering
 from ctxd.assembly.assembly_record import RequestMetrics, tools_hash
-from ctxd.assembly.render_cache import KeptContext
 from ctxd.assembly.repack_window import RequestConditions
-from ctxd.assembly.request_budget import RepackOutcome, item_tokens
+from ctxd.assembly.request_budget import JudgedPart, item_tokens
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.window_items import ToolOutput, Update
 from ctxd.models import Model
-from ctxd.objects.document import Document
 from ctxd_protocol.context_types import CacheBreak
 
 
-class JudgedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The next addition to the window ``before`` of the context ``kept``: ``new_part`` as it was read, and ``judged``
-    after the decision. ``target``: of its request, ``moment``: of the decision; both None for text. ``is_same``:
-    nothing is added, and the form is that of the last assembly. ``texts``: documents of new component texts;
-    ``floor_vt``: the least valid time for them."""
+def shared_prefix(before: Rendering | None, rendering: Rendering) -> int | None:
+    """Bytes of ``rendering`` that its beginning shares with ``before``, the last one; None if that had another form."""
+    if before is None:
+        return None
+    forms = [None if each.target is None else each.target.format for each in (before, rendering)]
+    return _equal_prefix(before.plain, rendering.plain) if forms[0] == forms[1] else None
 
-    kept: KeptContext
-    before: KeptWindow
-    new_part: ExtendedWindow
-    target: RequestTarget | None
-    moment: RequestConditions | None
-    judged: RepackOutcome
-    is_same: bool
-    texts: tuple[Document, ...]
-    floor_vt: int
+
+def _equal_prefix(a: bytes, b: bytes) -> int:
+    """Length of the common prefix of ``a`` and ``b`` in bytes. Cost: a binary search; each step compares half of the
+    rest."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
+    return low
 
 
 def figures_of(part: JudgedPart, size: int, stable_prefix: int | None) -> RequestMetrics:
     """The figures of an assembly of ``size`` bytes, the first ``stable_prefix`` of which it shares with the last one;
     None if that had another form."""
-    new_part, measures, earlier = part.new_part, part.judged.measures, _figures_before(part)
+    new_part, measures, earlier = part.new_part, part.outcome.measures, _figures_before(part)
     seen = {ref.key for ref in part.before.window.refs} if new_part.is_new else set()
     history = ceil(
         sum(
@@ -51,9 +53,9 @@ def figures_of(part: JudgedPart, size: int, stable_prefix: int | None) -> Reques
         )
     )
     figures = RequestMetrics(outside=measures.outside, reply=measures.reply, history=earlier.history + history)
-    if part.target is None or part.moment is None:
+    if part.target is None or part.conditions is None:
         return figures
-    return _priced_figures(figures, earlier, part, part.target, part.moment, size, stable_prefix)
+    return _priced_figures(figures, earlier, part, part.target, part.conditions, size, stable_prefix)
 
 
 def _figures_before(part: JudgedPart) -> RequestMetrics:
@@ -66,26 +68,26 @@ def _priced_figures(
     earlier: RequestMetrics,
     part: JudgedPart,
     target: RequestTarget,
-    moment: RequestConditions,
+    conditions: RequestConditions,
     size: int,
     stable_prefix: int | None,
 ) -> RequestMetrics:
-    judged, last = part.judged, part.before.record
-    plain = max(1, item_tokens(judged.grown))
-    sent = judged.tokens if judged.reserve is not None else plain + ceil(moment.tools_tokens)
-    broken = _broken(part, target, moment)
+    outcome, last = part.outcome, part.before.record
+    plain = max(1, item_tokens(outcome.extended))
+    sent = outcome.tokens if outcome.reserve is not None else plain + ceil(conditions.tools_tokens)
+    broken = _broken(part, target, conditions)
     is_cached = broken not in ("first_request", "format", "model", "tools", "cache_expired", "purge")
     full, full_before = (number * sent // plain for number in (figures.history, earlier.history))
     return msgspec.structs.replace(
         figures,
-        reserve=judged.reserve,
-        limit=moment.rules.budget_tokens,
-        budget=judged.budget_tokens,
+        reserve=outcome.reserve,
+        limit=conditions.rules.budget_tokens,
+        budget=outcome.budget_tokens,
         before_bytes=0 if stable_prefix is None or last is None else last.bytes,
         sent=sent,
-        read=_cached(sent * (stable_prefix or 0) // size, moment.model) if is_cached else 0,
+        read=_cached(sent * (stable_prefix or 0) // size, conditions.model) if is_cached else 0,
         full=full,
-        full_read=_cached(full_before, moment.model) if is_cached else 0,
+        full_read=_cached(full_before, conditions.model) if is_cached else 0,
         broken=broken,
     )
 
@@ -94,9 +96,9 @@ def _cached(tokens: int, model: Model) -> int:
     return tokens if tokens >= model.cache_min_tokens else 0
 
 
-def _broken(part: JudgedPart, target: RequestTarget, moment: RequestConditions) -> CacheBreak | None:
+def _broken(part: JudgedPart, target: RequestTarget, conditions: RequestConditions) -> CacheBreak | None:
     """Why the provider's cache ends before the end of the last request, None if it does not."""
-    last, decision = part.before.window.request, part.judged.decision
+    last, decision = part.before.window.request, part.outcome.decision
     if last is None:
         return "first_request"
     if last.format != target.format:
@@ -105,7 +107,7 @@ def _broken(part: JudgedPart, target: RequestTarget, moment: RequestConditions) 
         return "model"
     if last.tools != tools_hash(target):
         return "tools"
-    if moment.idle_s is not None and moment.idle_s >= moment.model.lifetime_s:
+    if conditions.idle_s is not None and conditions.idle_s >= conditions.model.lifetime_s:
         return "cache_expired"
     if part.new_part.is_new:
         return "compaction"

@@ -40,9 +40,17 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     cache_key: str = ""
 
 
+class WantedSpec(msgspec.Struct, frozen=True):
+    """The form of an assembly in the layout ``spec``. ``target``: of the request to make from the context, None for
+    text. ``secrets``: those found in its tools."""
+
+    target: RequestTarget | None = None
+    secrets: Secrets | None = None
+
+
 class Wanted(msgspec.Struct, frozen=True):
-    """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last.
-    ``secrets``: those found in ``tools``."""
+    """The form of an assembly in the layout ``append``, also the source of a target. ``format`` None: blocks and text.
+    ``model`` None: the one that answered last. ``secrets``: those found in ``tools``."""
 
     format: RequestFormat | None = None
     model: str | None = None

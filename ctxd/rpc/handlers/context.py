@@ -10,7 +10,7 @@ from ctxd.assembly.assembler import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
-from ctxd.assembly.request_target import Wanted, target_for
+from ctxd.assembly.request_target import RequestTarget, Wanted, WantedSpec, target_for
 from ctxd.assembly.window_explanation import explain
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
@@ -58,28 +58,25 @@ class ContextCalls:
 
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
-        wanted = None if params.format == "blocks" or params.format == "text" else params.format
-        form = Wanted(wanted, params.model, params.max_tokens)
+        format = None if params.format == "blocks" or params.format == "text" else params.format
+        wanted = Wanted(format, params.model, params.max_tokens)
         if params.tools:
             guard = self._sessions.guard.by(live.session) if caller.is_confined else self._sessions.guard
             tools, secrets = await declarations_captured(
                 guard, live.settings.secrets, params.tools, sandbox=caller.principal if caller.is_confined else None
             )
-            form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
+            wanted = msgspec.structs.replace(wanted, tools=tools, secrets=secrets)
             # It may have been unloaded during the scan.
             live = await self._sessions.live(params.session)
-        layout = params.layout or ("spec" if wanted is None else "append")
-        target = None
-        if layout == "spec" and wanted is not None:
-            target = target_for(live.lineage.root, form, None, self._archive.models)
-        assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
-            live,
-            call,
-            chars_max=caller.reply_bytes_max,
-            wanted=form if layout == "append" else None,
-            target=target,
-            secrets=form.secrets,
-        )
+        layout = params.layout or ("spec" if format is None else "append")
+        target: RequestTarget | None = None
+        form: WantedSpec | Wanted = wanted
+        if layout == "spec":
+            root = live.lineage.root
+            target = None if format is None else target_for(root, wanted, None, self._archive.models)
+            form = WantedSpec(target, wanted.secrets)
+        assemble = self._assembler.dry_run if params.dry_run else self._assembler.assemble
+        assembled = await assemble(live, call, form, chars_max=caller.reply_bytes_max)
         assembled = await self._seen_by(caller, params.session, assembled)
         if target is not None:
             assembled = assembled.with_request(spec_request(assembled.context.blocks, target).body)

@@ -194,7 +194,7 @@ async def test_a_session_unloaded_while_the_tools_are_scanned_is_loaded_again(
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CTX-10")
-@pytest.mark.parametrize("method", ["look", "plan"])
+@pytest.mark.parametrize("method", ["dry_run", "plan"])
 async def test_a_session_unloaded_while_a_dry_run_waits_for_writes_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -215,7 +215,7 @@ async def test_a_session_unloaded_while_a_dry_run_waits_for_writes_is_loaded_aga
                 home.assembler._cache.cleared += 1
 
         monkeypatch.setattr(home.store, "wait_for_writes", evicting)
-        if method == "look":
+        if method == "dry_run":
             assert (await call("context.assemble", AssembleParams(session="s", dry_run=True))).number == 0
         else:
             assert (await call("context.plan", PlanParams(session="s"))).plan.tokens > 0

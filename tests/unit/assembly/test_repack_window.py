@@ -43,7 +43,7 @@ def step(live: LiveSession, call: str, command: str, output: str) -> None:
 async def ask(home: Household, format: RequestFormat = "anthropic-messages", model: str = "") -> AssembledContext:
     live = await home.sessions.live("s")
     assembled = await home.assembler.assemble(
-        live, WriteRequest("context.assemble", "p"), wanted=Wanted(format, model or MODELS_OF[format], 1000)
+        live, WriteRequest("context.assemble", "p"), form=Wanted(format, model or MODELS_OF[format], 1000)
     )
     if assembled.pending is not None:
         await assembled.pending.wait()

@@ -303,7 +303,7 @@ async def ask(
     home: Household, live: LiveSession, format: RequestFormat, model: str | None = None, **wanted: Any
 ) -> AssembledContext:
     call, form = WriteRequest("context.assemble", "p"), Wanted(format, model or MODELS_OF.get(format, "m"), **wanted)
-    assembled = await home.assembler.assemble(live, call, wanted=form)
+    assembled = await home.assembler.assemble(live, call, form=form)
     if assembled.pending is not None:
         await assembled.pending.wait()
     return assembled.context

@@ -26,13 +26,13 @@ async def test_a_kept_window_counts_all_that_its_answer_keeps(tmp_path: Path) ->
     async with household(tmp_path) as home:
         live = await home.create()
         append(live, [PromptEvent(text="word " * 20_000)])
-        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=Wanted())
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=Wanted())
         kept = home.assembler._cache.of(live)
         assert kept.window is not None and 290_000 < kept.window.size < 310_000, "items, text and blocks"
         await ask(home, live, "anthropic-messages")
         assert 190_000 < kept.window.size < 210_000, "items and request"
         form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
-        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=form)
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=form)
         made.encoded(text=False, blocks=False)
         assert 290_000 < kept.window.size < 310_000, "also the bytes of the answer"
 
@@ -80,7 +80,7 @@ async def test_events_hidden_from_a_window_do_not_count_towards_its_read_limit(t
                 append(await home.create(), [PromptEvent(text="Go"), *aside, PromptEvent(text="On")])
             live = await home.sessions.live("s")
             call = WriteRequest("context.assemble", "p")
-            made = await home.assembler.assemble(live, call, chars_max=1_000_000, wanted=form)
+            made = await home.assembler.assemble(live, call, chars_max=1_000_000, form=form)
             if made.pending is not None:
                 await made.pending.wait()
             assert len(json.dumps(made.context.request)) < 1000 and made.context.number == 1
@@ -108,7 +108,7 @@ async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refu
 
         async def size(chars_max: int) -> int:
             call = WriteRequest("context.assemble", "p")
-            made = await home.assembler.assemble(live, call, chars_max=chars_max, wanted=form)
+            made = await home.assembler.assemble(live, call, chars_max=chars_max, form=form)
             return len(json.dumps(made.context.request))
 
         with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
@@ -126,12 +126,12 @@ async def test_wide_text_counts_twice_towards_the_read_limit_of_a_request(tmp_pa
     async with household(tmp_path) as home:
         live = await home.create("narrow", budget_tokens=20_000)
         append(live, [PromptEvent(text="word " * 30_000)])
-        made = await home.assembler.assemble(live, call, chars_max=100_000, wanted=form)
+        made = await home.assembler.assemble(live, call, chars_max=100_000, form=form)
         assert made.context.number == 1
         live = await home.create("wide", budget_tokens=20_000)
         append(live, [PromptEvent(text="\N{GRINNING FACE} " + "word " * 30_000)])
         with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
-            await home.assembler.assemble(live, call, chars_max=100_000, wanted=form)
+            await home.assembler.assemble(live, call, chars_max=100_000, form=form)
         assert (refused.value.code, refused.value.outcome) == ("too_large", "not_applied")
 
 
@@ -174,7 +174,7 @@ async def test_a_text_that_is_only_looked_at_counts_towards_the_bound_of_kept_co
     async with household(tmp_path) as home:
         live = await home.create("large")
         append(live, [PromptEvent(text="word " * 20_000)])
-        await home.assembler.look(live, WriteRequest("context.assemble", "p"))
+        await home.assembler.dry_run(live, WriteRequest("context.assemble", "p"))
         assert home.assembler._cache.of(live).size > 100_000
         monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 90_000)
         await home.assembler.plan(live, None)

@@ -107,7 +107,7 @@ class Requests:
 
     async def request(self, model: str = "m") -> AssembledContext:
         wanted = Wanted(format="openai-chat", model=model)
-        made = await self.assembler.assemble(await self.live(), WriteRequest("context.assemble", "p"), wanted=wanted)
+        made = await self.assembler.assemble(await self.live(), WriteRequest("context.assemble", "p"), form=wanted)
         if made.pending is not None:
             await made.pending.wait()
         return made.context
@@ -158,7 +158,7 @@ async def test_stored_events_fold_to_the_sent_texts(tmp_path: Path, seed: int) -
                 world.change(rng)
                 live = await made.live()
                 wanted = Wanted(format="openai-chat", model="m")
-                await made.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+                await made.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=wanted)
 
 
 @pytest.mark.requirement("EPO-11")

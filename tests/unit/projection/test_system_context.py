@@ -32,7 +32,7 @@ async def told_and_changed(root: Path, connect: Connect, url: str = "") -> None:
         for value in ("Plan only.", "The password is swordfish.", None):
             await home.set_entry(live, "mode", value)
             wanted = Wanted("anthropic-messages", "m")
-            made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+            made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=wanted)
             assert made.pending is not None
             ends.append((await made.pending.wait()).seq)
             # Rows of one millisecond cannot be distinguished at the node.

@@ -100,7 +100,7 @@ async def test_a_purge_keeps_the_content_of_a_long_chat_in_memory_but_not_its_ev
 async def test_a_session_unloaded_while_a_purge_looks_for_quotations_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quoting = purge_operations._quoting
+    made_from = purge_operations._made_from
 
     async with world(tmp_path / "state", live_max=1) as w:
         await w.call("session.create", agent="a", session="s1")
@@ -110,9 +110,9 @@ async def test_a_session_unloaded_while_a_purge_looks_for_quotations_is_loaded_a
             if "s2" not in w.sessions.catalog:
                 await w.call("session.create", agent="a", session="s2")
                 assert w.sessions.peek("s1") is None
-            return await quoting(*given)
+            return await made_from(*given)
 
-        monkeypatch.setattr(purge_operations, "_quoting", evicting)
+        monkeypatch.setattr(purge_operations, "_made_from", evicting)
         assert (await w.call("object.purge", object="call")).complete
 
 
@@ -375,7 +375,7 @@ async def test_a_text_rendered_from_an_entry_during_its_purge_is_purged_too(
             found = await read_index(query)
             if found == []:
                 wanted = Wanted("anthropic-messages", "m", None)
-                await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+                await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), form=wanted)
             return found
 
         monkeypatch.setattr(home.store, "read_index", looked_up)

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
-from ctxd.assembly.request_target import Wanted, target_for
+from ctxd.assembly.request_target import Wanted, WantedSpec, target_for
 from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
@@ -30,7 +30,7 @@ async def request(
 ) -> dict[str, Any]:
     live = await host.w.sessions.live(session)
     wanted = Wanted(format, MODELS_OF[format], tools=(tool,))
-    made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), wanted=wanted)
+    made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), form=wanted)
     assert made.context.request is not None
     return made.context.request
 
@@ -110,7 +110,7 @@ async def test_every_request_renders_again_under_another_name_of_its_session(
         assert "activate c to load it" in json.dumps(sent[-1])
         live = await a.w.sessions.live("s1")
         target = target_for("s1", Wanted(format, MODELS_OF[format], tools=(tool,)), None, MODELS)
-        made = await a.assembler.assemble(live, WriteRequest("context.assemble", "host"), target=target)
+        made = await a.assembler.assemble(live, WriteRequest("context.assemble", "host"), form=WantedSpec(target))
         assert target is not None
         sent.append(spec_request(made.context.blocks, target).body)
         await a.w.call("session.activate", session="s1", object="c")
