@@ -1,4 +1,4 @@
-"""The search for secrets by a client of the daemon, with the rules of this host. Separate: reads the configuration."""
+"""The search for secrets by a client of the daemon, with the rules of this host."""
 
 import os
 from pathlib import Path

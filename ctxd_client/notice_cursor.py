@@ -1,4 +1,4 @@
-"""The position of a reader of notices. Separate: the asynchronous client and its generated twin share it."""
+"""The position of a reader of notices."""
 
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.session_types import Notice

@@ -1,7 +1,7 @@
 """Content-defined chunking: the same bytes are cut at the same places, wherever they are in a content.
 
 So similar contents share most of their chunks. The parameters are frozen: different ones would cut elsewhere, and new
-content would share no chunks with old content. Separate: the only user of the chunking library.
+content would share no chunks with old content.
 """
 
 from typing import Final

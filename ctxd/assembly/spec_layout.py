@@ -1,6 +1,6 @@
 """Layout ``spec`` (spec 1 §4.1): system prompt, metadata pool, chat, active content; and the composition of a context.
 
-Owns the closed set of reasons, and decides which values of a version are shown; ``render`` turns values into text. A
+Owns the closed set of reasons, and decides which values of a version are shown; ``spec_rendering`` makes them text. A
 tool call that had to be renamed is shown under its old id (``SessionSettings.renamed``).
 
 A layout is a function that makes the sections of one session, in the order of the window. A section updates its pieces

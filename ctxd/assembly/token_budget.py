@@ -5,7 +5,7 @@ shrinks when text is added, and is the same on every host. ``plan`` decides whic
 fits its token budget: tool calls first, oldest first; then files, starting with the one activated longest ago; never
 pinned objects. It is only a plan: no set changes, and objects that are left out keep their metadata line. The stable
 prefix is the part that a provider's prompt cache can reuse; unchanged texts are mostly the same objects, and cost
-nothing to compare. This module keeps no text, so none outlives its purge.
+nothing to compare.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Cuts of contents that are too long for a window: outputs, messages and the arguments of tool calls. Pure.
-
-Separate: this one module decides how to cut long content.
-"""
+"""Cuts of contents that are too long for a window: outputs, messages and the arguments of tool calls. Pure."""
 
 from typing import Any, Final
 

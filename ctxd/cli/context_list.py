@@ -1,7 +1,4 @@
-"""``ctx context --list``: the recorded assemblies of a session.
-
-Separate from the rest of ``ctx context``: it reads the records alone, no context.
-"""
+"""``ctx context --list``: the recorded assemblies of a session."""
 
 from ctxd.cli.common_options import Invocation
 from ctxd.formatting import count, moment

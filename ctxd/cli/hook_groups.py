@@ -1,7 +1,4 @@
-"""Hooks in settings of the form that Claude Code and codex share: by event a list of groups, each with its handlers.
-
-Separate, because the modules of both use it.
-"""
+"""Hooks in settings of the form that Claude Code and codex share: by event a list of groups, each with its handlers."""
 
 from collections.abc import Mapping
 from typing import Any, Final

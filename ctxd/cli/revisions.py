@@ -1,4 +1,4 @@
-"""Parsing of revisions and times that people write. Separate because it is pure: no client, no clock.
+"""Parsing of revisions and times that people write. Pure: no client, no clock.
 
 A revision names a session and a moment of it, like git's revisions::
 

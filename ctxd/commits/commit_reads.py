@@ -1,4 +1,4 @@
-"""Reads of context commits: single commits, chains, listings and instants, and their visibility.
+"""Reads of context commits: single ones, chains, listings, the newest one at a time; and who may see them.
 
 The host sees every commit. A sandbox sees those of its sessions, and the ancestors that its sessions inherited when
 they were forked or started from a commit. ``visible`` checks every read, including ancestors: an invisible commit fails

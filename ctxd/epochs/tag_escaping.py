@@ -1,8 +1,5 @@
 """Foreign text and foreign names in updates and in the texts of components: they cannot leave their tags or their line.
-Pure.
-
-Separate: components of several kinds and requests use it.
-"""
+Pure."""
 
 import re
 

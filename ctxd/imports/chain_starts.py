@@ -1,6 +1,6 @@
 """Starts of imported chains: the places in the sources that spawned others, or that others continue.
 
-Separate from the import of the source: this reads the plans of other sources, and the commits of earlier versions.
+This reads the plans of other sources, and the commits of earlier versions.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
 """Native ids of the lines of one transcript, by which later lines name the line that they follow. Pure.
 
-Separate from the plan: this knows places of lines, but neither chains nor commits.
+This knows places of lines, but neither chains nor commits.
 """
 
 from ctxd.transcripts.record_decoding import Record, as_text, parent_of

@@ -1,6 +1,6 @@
 """Candidates for the origin of an imported source: sources of its session, and sources that it may be a copy of.
 
-Separate from the import, which reads and commits: this does no I/O.
+The import reads and commits; this does no I/O.
 """
 
 from bisect import bisect_left

@@ -1,6 +1,6 @@
 """Lines that the commits of an import repeat from others, such as those that a compaction keeps, read from their files.
 
-Separate from the import: this decides what may be repeated, as a purge may have erased the commit of a line since.
+This decides what may be repeated, as a purge may have erased the commit of a line since.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

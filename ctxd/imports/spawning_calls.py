@@ -1,6 +1,6 @@
 """The calls of a transcript that spawned sub-agents, and the names by which their files are found. Pure.
 
-Separate from the plan: this knows neither chains nor commits.
+This knows neither chains nor commits.
 """
 
 import re

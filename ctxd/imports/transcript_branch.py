@@ -1,6 +1,6 @@
 """A chain of one transcript in progress, and the events that decide where it is cut. Pure.
 
-Separate from ``transcript_plan``, as the routes of that module only choose between such chains.
+The routes of ``transcript_plan`` only choose between such chains.
 """
 
 from array import array

@@ -1,7 +1,4 @@
-"""The stored fields of a context commit: the payload of its document, and the id of its entity.
-
-Separate: the store indexes them, and ``ctxd.commits`` reads and writes them.
-"""
+"""The stored fields of a context commit: the payload of its document, and the id of its entity."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,4 @@
-"""Counts of finished calls. Each is written by one thread; readers read them without a lock.
-
-Separate: the listeners of several packages count, and the metrics above them read.
-"""
+"""Counts of finished calls. Each is written by one thread; readers read them without a lock."""
 
 from collections import defaultdict
 from typing import Final

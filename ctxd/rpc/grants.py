@@ -1,7 +1,7 @@
 """Grants: the methods that a connection may call, by its capability and sandbox, and the sessions that it may use.
 
-Separate, because it limits the rights of a sandbox. A method that is not reachable is not in the connection's method
-table, and every method with a session is bound to the caller's sessions there, so no check can be forgotten.
+This limits the rights of a sandbox: a method that is not reachable is not in the connection's method table, and every
+method with a session is bound to the caller's sessions there, so no check can be forgotten.
 """
 
 from collections.abc import Iterable

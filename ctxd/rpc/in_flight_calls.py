@@ -129,7 +129,8 @@ class InFlightCall(msgspec.Struct, eq=False):
     """A call whose handler has not returned, or whose write is not durable.
 
     ``key`` is its id, or unique where it has none. ``deadline`` is in the loop's seconds. ``undecided``: its write is
-    neither durable nor known to have failed, which a cancelled call's may still be. ``reserved``: bytes taken for it.
+    neither durable nor known to have failed; it stays set after the call is cancelled. ``reserved``: bytes taken for
+    it.
     """
 
     id: int | str | None | UnsetType

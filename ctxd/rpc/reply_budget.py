@@ -1,6 +1,6 @@
 """Budget for the bytes of replies that are being built, or wait for a client that does not read.
 
-Separate, because the budgets of a connection, its sandbox and the daemon are a chain of this type.
+The budgets of a connection, its sandbox and the daemon are a chain of this type.
 """
 
 from collections import deque

@@ -73,9 +73,9 @@ class RoundRobin:
     While a connection is interactive, its call runs ``first``, slices have few calls, and during undecided writes the
     loop yields to the commit thread. Otherwise bulk clients get long slices. ``writers`` counts the connections with an
     undecided write, ``sandbox_writers`` those of them that are a sandbox's. ``interactive_until``: the time until which
-    some connection of the host is interactive, in seconds of ``time.perf_counter``; it sends each call after the answer
-    to the one before. A sandbox's connection never is: by polling, it would cost the host's bulk clients two thirds of
-    their writes.
+    a connection of the host counts as interactive, that is, sends each call only after the reply to the last one; in
+    seconds of ``time.perf_counter``. A sandbox's connection never does: by polling, it would cost the host's bulk
+    clients two thirds of their writes.
     """
 
     __slots__ = ("_due", "_loop", "_ready", "_rounds", "interactive_until", "sandbox_writers", "writers")

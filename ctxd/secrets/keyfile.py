@@ -1,4 +1,4 @@
-"""Key file of a state directory, for tags of secrets and hashes of redacted files. Separate: the only I/O of secrets.
+"""Key file of a state directory, for tags of secrets and hashes of redacted files.
 
 It is excluded from backups: without the key, a copy of the store cannot be used to guess redacted text.
 """

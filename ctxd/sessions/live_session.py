@@ -58,7 +58,7 @@ from ctxd_protocol.session_types import SessionStatus, SessionView
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """A place in ``queue``, the queue of a lock: entering ``with`` appends it, leaving removes it."""
+    """A place in a lock's ``queue``, from ``__enter__`` to ``__exit__``."""
 
     queue: deque["Ticket"]
     _reached: anyio.Event | None = None

@@ -75,7 +75,8 @@ def admitted(
                     return await result(self, params.session, replay)
                 guard, sandbox = self.sessions.guard, None
                 # Secrets in a sandbox's texts get tags of its own: see ``Guard.by``.
-                if is_confined := actor.capability != "host":  # Not the property: a call less for every write.
+                # ``is_confined`` inlined: this runs for every write.
+                if is_confined := actor.capability != "host":
                     guard, sandbox = guard.by(live.session), actor.principal
                 tx = Transaction(live, request, is_confined, guard, actor, sandbox)
                 accepted = await body(self, tx, params)

@@ -3,7 +3,7 @@
 The operations that concern other hosts too are called by ``ctxd.rpc.handlers.shared_sessions``: they are not in the
 table. ``ctxd.daemon`` adds ``session.usage``.
 
-Separate: it imports the module of every topic, and those do not import each other.
+It imports the module of every topic, and those do not import each other.
 """
 
 from ctxd.indexing.file_indexer import Indexer

@@ -1,7 +1,4 @@
-"""Output of a tool as the model sees it, if a hook shortens it: the beginning, the end and the id of the whole.
-
-Separate: only this module makes output of a hook, in the form in which each harness accepts one.
-"""
+"""Output of a tool as the model sees it, if a hook shortens it: the beginning, the end and the id of the whole."""
 
 import msgspec
 

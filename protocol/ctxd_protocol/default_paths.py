@@ -1,7 +1,6 @@
 """Default paths of the daemon's socket and state, for both sides.
 
 Each side has its own rule of choice: the daemon's depends on its user, the client's on the sockets that exist.
-Separate: no message carries a path.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Secrets as clients see them: by rule and tag, never by their text.
-
-Separate: sessions, objects and events all refer to them.
-"""
+"""Secrets as clients see them: by rule and tag, never by their text."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Trackers: files that the daemon tracks on disk. Separate: ``daemon.status`` and ``tracker.list`` report them."""
+"""Trackers: files that the daemon tracks on disk."""
 
 from typing import Literal
 

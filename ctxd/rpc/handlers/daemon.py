@@ -1,4 +1,4 @@
-"""Handlers of ``hello``, ``rpc.discover`` and ``daemon.status``. Separate: one module for each family of methods."""
+"""Handlers of ``hello``, ``rpc.discover`` and ``daemon.status``."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Handlers of ``search.*``, full-text search. Separate: one module for each family of methods."""
+"""``search.*``: full-text search. A sandbox searches one of its own sessions."""
 
 from ctxd.rpc.caller import Caller
 from ctxd.search.search_queries import SearchQueries
