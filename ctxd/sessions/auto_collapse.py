@@ -1,4 +1,4 @@
-"""Auto-collapse (spec 1 §4.3): the tool calls that newer calls or turns push out of the window. Pure."""
+"""Auto-collapse (spec 1 §4.3): the tool calls that newer calls or turns push out of the collapse. Pure."""
 
 from ctxd.sessions.session_state import SessionState
 from ctxd_protocol.session_types import Collapse
