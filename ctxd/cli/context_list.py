@@ -1,4 +1,7 @@
-"""``ctx context --list``: the recorded assemblies of a session."""
+"""``ctx context --list``: the recorded assemblies of a session.
+
+Separate from the rest of ``ctx context``: it reads the records alone, no context.
+"""
 
 from ctxd.cli.common_options import Invocation
 from ctxd.formatting import count, moment

@@ -1,4 +1,4 @@
-"""``ctx context --why``: the reason why a window has an object."""
+"""``ctx context --why``: the reason why a window has an object. Separate: pure output of a result."""
 
 from typing import Final
 

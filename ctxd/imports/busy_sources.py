@@ -1,6 +1,6 @@
 """Sources that the tasks of an import are importing: a task that needs the source of another waits for it.
 
-Sources may name each other in a circle, which must not deadlock.
+Separate from the import: sources may name each other in a circle, which must not deadlock.
 """
 
 from collections.abc import Iterator

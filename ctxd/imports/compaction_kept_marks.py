@@ -1,6 +1,6 @@
 """Marks of one transcript by which a compaction names the messages that it leaves in the window. Pure.
 
-This knows records and the places of lines, but neither chains nor commits.
+Separate from the plan: this knows records and the places of lines, but neither chains nor commits.
 """
 
 from typing import NamedTuple

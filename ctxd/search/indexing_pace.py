@@ -1,6 +1,6 @@
 """The rest between two steps of indexing, so that indexing uses processor time that the daemon would not use.
 
-Tests give it a clock and a load of their own.
+Separate so that it can be tested with a clock and a load of its own.
 """
 
 from typing import Final

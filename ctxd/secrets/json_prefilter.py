@@ -2,7 +2,7 @@
 
 Each rule is loosened so that it matches JSON wherever the rule itself matches one of its strings: a word may begin
 after any escape, a quote may have the backslashes that JSON adds, and conditions after a match are left out. A line
-without a match holds nothing that the rules find. Pure.
+without a match holds nothing that the rules find. Pure. Separate from the scanner, which matches one text.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Files beside the journal that may hold purged content, such as the search index: the part that owns a file cleans it.
 
-The store knows none of these parts.
+Separate: the store knows none of these parts.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,7 @@
-"""Output of a tool as the model sees it, if a hook shortens it: the beginning, the end and the id of the whole."""
+"""Output of a tool as the model sees it, if a hook shortens it: the beginning, the end and the id of the whole.
+
+Separate: only this module makes output of a hook, in the form in which each harness accepts one.
+"""
 
 import msgspec
 

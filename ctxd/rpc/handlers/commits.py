@@ -1,4 +1,4 @@
-"""Handlers of ``commit.*``, for the host and for sandboxes."""
+"""Handlers of ``commit.*``, for the host and for sandboxes. Separate: one module for each family of methods."""
 
 import msgspec
 

@@ -1,6 +1,7 @@
 """Subscriptions: a session's notices sent to a connection as they happen.
 
-Owns the subscriptions of each connection, which end with the connection. No other handler keeps state for a connection.
+Owns the subscriptions of each connection, which end with the connection.
+Separate, because no other handler keeps state for a connection.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""``file.resolve``: the object of a path."""
+"""``file.resolve``: the object of a path. Separate: one module for each family of methods."""
 
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
