@@ -43,7 +43,7 @@ from ctxd.assembly.window_references import (
 from ctxd.epochs.component_changes import Differences
 from ctxd.epochs.epoch_state import next_event
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import state_of, unkept_text
+from ctxd.objects.version_state import state_of, unkept_text
 from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (
     CompactionEvent,

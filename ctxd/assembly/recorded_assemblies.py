@@ -24,7 +24,7 @@ from ctxd.formatting import moment
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import assemblies_prefix, number_of, session_of
-from ctxd.objects.kinds import is_purged, is_reclaimed
+from ctxd.objects.version_state import is_purged, is_reclaimed
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import PURGED_ATTACHMENT
 from ctxd.sessions.live_session import LiveSession

@@ -35,7 +35,7 @@ from ctxd.assembly.window_references import arguments_of
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Content, Stored, is_binary, require_text
-from ctxd.objects.kinds import binary_text, state_of, unkept_kind
+from ctxd.objects.version_state import binary_text, state_of, unkept_kind
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.compaction_kept_messages import has_summary, kept_events
 from ctxd.sessions.live_session import LiveSession

@@ -15,7 +15,7 @@ from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.window_references import STUB, WHOLE, ObjectRef
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import is_purged, unkept_text
+from ctxd.objects.version_state import is_purged, unkept_text
 from ctxd.sessions.live_session import LiveSession
 from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule
 from ctxd_protocol.methods.context import WhyResult, WhySince

@@ -31,7 +31,7 @@ from ctxd.assembly.window_items import (
 from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText, EpochEvent
 from ctxd.objects.document import Content, Stored, is_binary
 from ctxd.objects.generated_ids import is_hash
-from ctxd.objects.kinds import binary_text, is_purged
+from ctxd.objects.version_state import binary_text, is_purged
 from ctxd.secrets.policy import IMAGE_MEDIA_TYPES
 from ctxd.sessions.session_state import EventPosition
 from ctxd_protocol.event_types import (

@@ -16,7 +16,7 @@ from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page, Stored
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import PurgeRequest, Write

@@ -31,7 +31,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Stored, encode_content
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions.live_session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions

@@ -11,7 +11,7 @@ from ctxd.commits.commit import read_fields
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import Fields, commit_id, entity_id
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store import commit_index
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots
 from ctxd.store.version_store import VersionStore

@@ -13,7 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import Fields, commit_hash, commit_id, created_at, entity_id
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import identity_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.secret_types import Secrets

@@ -26,7 +26,7 @@ from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_document import REVISION, Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.objects.generated_ids import names_commit
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.live_session import (
     Accepted,

@@ -32,7 +32,7 @@ from ctxd.formats.translation import (
 )
 from ctxd.objects.commit_document import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, Document, decode_content, encode_content
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.version_store import VersionStore
 from ctxd.store.write_types import DurableWrites

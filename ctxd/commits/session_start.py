@@ -25,7 +25,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.objects.commit_document import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, require_text
 from ctxd.objects.generated_ids import segments_prefix
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions.fork_operations import ForkMoment
 from ctxd.sessions.lifecycle_operations import session_result
 from ctxd.sessions.live_session import Accepted, Actor, WriteRequest, find_replay

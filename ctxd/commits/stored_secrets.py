@@ -24,7 +24,7 @@ from ctxd.objects.generated_ids import (
     number_of,
     session_of,
 )
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.object_reads import Objects

@@ -22,7 +22,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Document, Stored, document_without_source, require_text
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.live_session import LiveSession, WriteRequest
 from ctxd.sessions.secret_redaction import off_loop

@@ -28,7 +28,7 @@ from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.generated_ids import file_id, observed
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.secrets.redaction import Guard, ephemeral_guard
 from ctxd.sources.host_files import HostFiles

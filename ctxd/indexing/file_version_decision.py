@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.objects.document import Document, Stored, file_binary, file_text, file_tombstone, file_too_large
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.kinds import is_deleted, is_purged
+from ctxd.objects.version_state import is_deleted, is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, is_laxer, stricter
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sources.source_interface import (

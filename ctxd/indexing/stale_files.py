@@ -25,7 +25,7 @@ from ctxd.indexing.file_version_decision import (
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
-from ctxd.objects.kinds import is_deleted, is_purged, is_unread
+from ctxd.objects.version_state import is_deleted, is_purged, is_unread
 from ctxd.secrets.policy import DEFAULT, is_laxer
 from ctxd.secrets.redaction import Guard
 from ctxd.sources.source_interface import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of

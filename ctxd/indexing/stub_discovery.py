@@ -22,7 +22,7 @@ from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import AsOf, Document, Stored, file_stub
 from ctxd.objects.generated_ids import file_id
-from ctxd.objects.kinds import is_deleted
+from ctxd.objects.version_state import is_deleted
 from ctxd.sources.host_files import Look, Regular
 from ctxd.sources.source_interface import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.version_store import VersionStore

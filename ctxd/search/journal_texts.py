@@ -12,7 +12,7 @@ from zlib import crc32
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_document
 from ctxd.objects.generated_ids import segment_id, session_of
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.search.index_database import IndexedText, IndexFile, SessionRow, TextPlace
 from ctxd.search.searchable_texts import (
     SUMMARY,

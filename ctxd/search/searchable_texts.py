@@ -14,7 +14,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.provider_errors import provider_error
 from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Content, Document, encode_content
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions.stored_session import SessionHead, delta_events, read_segment
 from ctxd_protocol.event_types import (
     CompactionEvent,

@@ -6,7 +6,7 @@ from typing import Any
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexed
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import is_deleted, is_unread
+from ctxd.objects.version_state import is_deleted, is_unread
 from ctxd.sessions import id_resolution
 from ctxd.sessions.live_session import Accepted, LiveSession, Transaction
 from ctxd.sessions.operation_admission import Operation, OperationGroup, admitted

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document
-from ctxd.objects.kinds import is_deleted
+from ctxd.objects.version_state import is_deleted
 from ctxd.sessions.later_versions import later_versions
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions

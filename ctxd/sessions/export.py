@@ -16,7 +16,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import cursor_mark
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession

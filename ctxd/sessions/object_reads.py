@@ -14,7 +14,8 @@ from ctxd.formatting import moment
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored
 from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved, session_of
 from ctxd.objects.hashing import identity_hash
-from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
+from ctxd.objects.kinds import OBJECT_TYPES, type_of
+from ctxd.objects.version_state import state_of
 from ctxd.sessions import id_resolution, session_objects
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.live_session import LiveSession

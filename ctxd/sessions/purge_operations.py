@@ -17,7 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import STORED_NAMES
 from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, ENTRY_PREFIX, UNPURGEABLE_PREFIXES, is_hash, session_of
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions.call_erasure import native_id, own_id, without_calls
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.event_erasure import (

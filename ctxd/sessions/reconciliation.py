@@ -16,7 +16,7 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.stale_files import RefreshResult
 from ctxd.indexing.stub_discovery import FoundFile
 from ctxd.objects.document import Document, Stored
-from ctxd.objects.kinds import is_deleted, is_purged
+from ctxd.objects.version_state import is_deleted, is_purged
 from ctxd.sessions.live_session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.session_tracking import KIND

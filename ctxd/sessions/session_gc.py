@@ -25,7 +25,7 @@ from ctxd.objects.generated_ids import (
     observations,
     segments_prefix,
 )
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions.live_session import Actor, LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_loading import batched, load

@@ -19,7 +19,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
-from ctxd.objects.kinds import is_deleted
+from ctxd.objects.version_state import is_deleted
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session_settings import mount_table

@@ -9,7 +9,7 @@ import msgspec
 from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Document, Stored, renamed, toolcall
 from ctxd.objects.generated_ids import is_reserved
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve

@@ -12,7 +12,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import REVISION, STORED_NAMES, Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Document, Stored, renamed
-from ctxd.objects.kinds import is_purged, is_reclaimed
+from ctxd.objects.version_state import is_purged, is_reclaimed
 
 _LASTING: Final = tuple(STORED_NAMES.get(name, name) for name in ("at", "principal", "session", "format", "checkpoint"))
 """Members of a commit's payload that are the same on all hosts."""

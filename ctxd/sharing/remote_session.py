@@ -19,7 +19,7 @@ from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_content, select_visible_versions
 from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.sharing.session_copy import histories
 from ctxd.store.version_reads import to_stored

@@ -32,7 +32,7 @@ from ctxd.objects.generated_ids import (
     segments_prefix,
 )
 from ctxd.objects.hashing import content_hash
-from ctxd.objects.kinds import is_purged, is_reclaimed
+from ctxd.objects.version_state import is_purged, is_reclaimed
 from ctxd.projection.ownership_checks import Fences
 from ctxd.sessions.event_erasure import without_bundle
 from ctxd.sessions.session_loading import SEGMENTS_INLINE_MAX

@@ -16,7 +16,7 @@ from ctxd.objects.commit_document import commit_id, entity_id
 from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.generated_ids import assembly_id, id_in, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.kinds import is_purged, is_reclaimed
+from ctxd.objects.version_state import is_purged, is_reclaimed
 from ctxd.sessions.session_settings import ContinuedCommit, ForkBase
 from ctxd.sessions.stored_session import (
     AppendChat,

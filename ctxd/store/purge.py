@@ -33,7 +33,7 @@ from ctxd.objects.commit_document import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store import commit_index, journal
 from ctxd.store.chain_snapshots import FOLDER
 from ctxd.store.migrations import COPIES

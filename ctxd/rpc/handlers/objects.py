@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page, Stored, encode_content, is_binary
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.policy import rules_found
 from ctxd.sessions.live_session import Accepted, LiveSession

@@ -15,7 +15,7 @@ from ctxd.indexing.stale_files import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
 from ctxd.indexing.stub_discovery import discover
 from ctxd.objects.document import AsOf, Document, file_text
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from ctxd.sources.hang_safe_lookups import Lookups
 from ctxd.sources.host_files import HostFiles
 from ctxd.store.purge import purged_document

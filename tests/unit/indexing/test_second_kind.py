@@ -12,7 +12,7 @@ from ctxd.mounts.mapping import UNMOUNTED, MountTable
 from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document, encode_document, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from ctxd.sources.source_interface import Reading
 from ctxd.store.verify import verify
 from ctxd.store.write_types import Write

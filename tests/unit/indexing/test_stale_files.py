@@ -9,7 +9,7 @@ from ctxd.indexing.stale_files import READ_BATCH, SLICE_FILES_MAX, RefreshResult
 from ctxd.indexing.stub_discovery import discover
 from ctxd.objects.document import file_text, toolcall
 from ctxd.objects.hashing import source_hash
-from ctxd.objects.kinds import state_of
+from ctxd.objects.version_state import state_of
 from tests.unit.indexing.memory import MOUNTS, World
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.indexing.stub_discovery import BASES_MAX, PARENTS_MAX, discover, discover_named
-from ctxd.objects.kinds import is_unread, state_of
+from ctxd.objects.version_state import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,8 @@ from ctxd.objects import document as build
 from ctxd.objects.document import Document, decode_content
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
-from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
+from ctxd.objects.kinds import OBJECT_TYPES, type_of
+from ctxd.objects.version_state import state_of
 from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.secret_types import Secrets
 

@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from ctxd.backends.xtdb.messages import Unknown
 from ctxd.objects.document import AsOf
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.projection import node_transactions
 from ctxd.store.purge import KIND
 from ctxd.store.write_types import PurgeRequest, Write

@@ -10,7 +10,7 @@ from ctxd.assembly.append_assembly import Wanted
 from ctxd.clock import SystemClock
 from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import component_texts_prefix, entry_id
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.projection.node_connection import Connect
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge

@@ -19,7 +19,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import Fields
 from ctxd.objects.document import Document, document_without_source
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.sessions import event_erasure, purge_operations
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.event_erasure import content_in

@@ -20,7 +20,7 @@ from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store import journal, schema
 from ctxd.store.backup import backup, restore
 from ctxd.store.compression import Compression

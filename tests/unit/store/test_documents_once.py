@@ -7,7 +7,7 @@ from ctxd import sqlite_file
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.write_types import PurgeRequest, Write

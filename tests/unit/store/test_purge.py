@@ -20,7 +20,7 @@ from ctxd.artifacts.packs import Packs
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
 from ctxd.objects.document import AsOf
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.version_state import is_purged
 from ctxd.store import damage_checks, journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.idempotency import Resend
