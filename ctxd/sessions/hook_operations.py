@@ -19,7 +19,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
-from ctxd.transcripts.shortened_output import shortened_output
+from ctxd.transcripts.hook_reply import hook_reply
 from ctxd.worker_threads import Lane
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
@@ -225,9 +225,7 @@ class HookOperations:
         finally:
             request.submitted = request.submitted or own.submitted
         if params.shorten_chars is not None:
-            result = msgspec.structs.replace(
-                result, output=shortened_output(params.harness, found, params.shorten_chars)
-            )
+            result = msgspec.structs.replace(result, output=hook_reply(params.harness, found, params.shorten_chars))
         if found.is_end:
             paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             accepted = accepted if paused.pending is None else paused

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import INJECTED, read_session, without_notices, wrapper_of
 from ctxd.transcripts.codex import HISTORY, context_kind, is_failed_command, read_rollout
-from ctxd.transcripts.hook_outputs import output_of
+from ctxd.transcripts.hooked_outputs import output_of
 from ctxd.transcripts.opencode import SYNTHETIC
 from ctxd.transcripts.record_decoding import (
     Entry,

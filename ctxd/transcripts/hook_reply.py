@@ -1,4 +1,5 @@
-"""Output of a tool as the model sees it, if a hook shortens it: the beginning, the end and the id of the whole.
+"""The text that a hook prints for its harness: the output of a tool as the model sees it, shortened to its beginning,
+its end and the id of the whole.
 
 Separate: only this module makes output of a hook, in the form in which each harness accepts one.
 """
@@ -10,7 +11,7 @@ from ctxd.transcripts.record_decoding import record_of
 from ctxd_protocol.session_types import Harness
 
 
-def shortened_output(harness: Harness, found: HookInput, chars: int) -> str | None:
+def hook_reply(harness: Harness, found: HookInput, chars: int) -> str | None:
     """Return the text that a hook of ``harness`` prints to cut an output of more than ``chars`` characters for the
     model, with the id of the whole; None for a shorter output, one with attachments, a failed call, or a form that
     cannot be replaced."""

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ctxd.transcripts import claude_code, codex, opencode, pi
-from ctxd.transcripts.hook_outputs import output_of
+from ctxd.transcripts.hooked_outputs import output_of
 from ctxd.transcripts.record_decoding import Line
 from ctxd_protocol.event_types import Attachment, ToolResultEvent
 
