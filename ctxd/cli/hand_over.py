@@ -33,6 +33,7 @@ from ctxd.formats.losses import Losses, content_loss
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
 from ctxd.formatting import count, size
 from ctxd.imports.existing_events import HandedOverStart
+from ctxd.transcripts.harness_labels import HARNESS, NATIVE_SESSION
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
@@ -89,7 +90,7 @@ def hand_over(
             session=captured_session_id(HARNESS_OF[harness], new.id),
             context=context,
             workdir=place,
-            labels={"harness": HARNESS_OF[harness], "native_session": new.id},
+            labels={HARNESS: HARNESS_OF[harness], NATIVE_SESSION: new.id},
             checkpoint="turn",
         ).session.session
         try:
@@ -169,7 +170,7 @@ def _harness_of(client: SyncClient, session: str | None) -> str | None:
     if session is None:
         return None
     try:
-        return client.session_get(session).session.labels.get("harness")
+        return client.session_get(session).session.labels.get(HARNESS)
     except NotFound:
         return None
 

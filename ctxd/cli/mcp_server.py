@@ -32,6 +32,7 @@ from ctxd.cli.session_lookup import named_session
 from ctxd.click_support import Stop
 from ctxd.config import ConfigError
 from ctxd.terminal import ReaderGone
+from ctxd.transcripts.harness_labels import NATIVE_CHARS_MAX, NATIVE_SESSION
 from ctxd.worker_threads import Lane
 from ctxd_client.context_tools import MODEL_TOOLS, quoted, to_single_line
 from ctxd_client.errors import CallFailed, InvalidCall
@@ -61,9 +62,6 @@ _META: Final = ("threadId", "sessionId")
 """Members of a call's ``_meta`` in which a harness passes the id of its session."""
 
 _ENVIRONMENT: Final = ("CLAUDE_CODE_SESSION_ID", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
-
-_NATIVE_CHARS_MAX: Final = 256
-"""Maximum characters of a harness's session id in the label ``native_session``."""
 
 
 def serve(run: Invocation, session: str | None) -> None:
@@ -276,7 +274,7 @@ def session_of_call(client: SyncClient, given: str | None, meta: Mapping[str, An
     native = [] if given else list(_native_ids(meta, environ))
     try:
         for id in native:
-            found = client.session_list(label=f"native_session={id}").sessions
+            found = client.session_list(label=f"{NATIVE_SESSION}={id}").sessions
             if found:
                 return min(found, key=lambda each: each.state == "closed").session
     except InvalidCall:
@@ -298,7 +296,7 @@ def _native_ids(meta: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator
     found = [*(meta.get(name) for name in _META), *(environ.get(name) for name in _ENVIRONMENT)]
     for id in dict.fromkeys(each for each in found if isinstance(each, str)):
         if id:
-            yield id[:_NATIVE_CHARS_MAX]
+            yield id[:NATIVE_CHARS_MAX]
 
 
 def _line(stop: Stop) -> str:

@@ -31,6 +31,7 @@ from ctxd.cli.session_markdown import markdown
 from ctxd.click_support import INTERRUPTED, Command, ExclusiveOptions, Group, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
+from ctxd.transcripts.harness_labels import HARNESS
 from ctxd.transcripts.record_decoding import Entry
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.session_values import as_mounts
@@ -367,7 +368,7 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
         with opened(file) as (format, entries):
             # The name may be in another encoding than UTF-8.
             name = os.fsencode(file.name).decode(errors="replace")
-            labels = {"transcript": name, **({"harness": format} if format in get_args(Harness) else {})}
+            labels = {"transcript": name, **({HARNESS: format} if format in get_args(Harness) else {})}
             made = client.session_create(format, session=wanted, labels=labels).session.session
             try:
                 for batch in _batches(entry.event for entry in entries):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
-from ctxd.imports.plan_types import PARSER, SPLITS_PARSER
+from ctxd.imports.plan_types import PLAN_VERSION, SPLITS_PLAN_VERSION
 from ctxd.transcripts.harness_names import HarnessCommand
 from ctxd.transcripts.transcript_files import Skipped, Stat, candidates, is_of_source, source_reason, stat_of
 
@@ -35,7 +35,7 @@ def changed_files(
                 continue
             state = known.get(str(path))
             last = live[str(path)] if str(path) in live else state and state.stat
-            if state and state.parser == PARSER and last == stat and stat.size >= 0:
+            if state and state.parser == PLAN_VERSION and last == stat and stat.size >= 0:
                 _count_unchanged(result, max(1, state.sessions))
             else:
                 yield path, stat
@@ -69,12 +69,12 @@ class ChangedSources:
             known, stored = self._state.sources.get(source.path), source.stored
             if stored is not None and stored.stamp:
                 sessions += 1
-                if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
+                if known is not None and known.parser == PLAN_VERSION and known.stamp == stored.stamp:
                     _count_unchanged(result)
                     continue
             known = known or self._state.adopt(source.path, source.session, source.agent)
             if known is None:
-                known = SourceState(PARSER, None, "", source.session, source.agent, source.root)
+                known = SourceState(PLAN_VERSION, None, "", source.session, source.agent, source.root)
                 self._state.sources[source.path] = known
             if source.format == "codex":
                 try:
@@ -94,7 +94,7 @@ class ChangedSources:
         skipped = {name for each in result.skipped for name in (each.path, each.path.rpartition("#")[0])}
         for path, (stat, sessions) in self._databases.items():
             if path not in skipped:
-                self._state.sources[path] = SourceState(PARSER, stat, "", "", "", "", sessions=sessions)
+                self._state.sources[path] = SourceState(PLAN_VERSION, stat, "", "", "", "", sessions=sessions)
                 self._state.changed.add(path)
         self._databases.clear()
 
@@ -114,7 +114,7 @@ def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":
     """Return the source as the conversation or the sub-agent that it was when it was imported before, even if lines
     that came since let it appear as the other: its chain would begin anew. A rollout has the recorded format, and an
     unnamed fork the recorded origin, if it was imported before. Long lines keep their parts."""
-    if known.parser < SPLITS_PARSER:
+    if known.parser < SPLITS_PLAN_VERSION:
         known.early_splits = known.size
     source = source._replace(early_splits=known.early_splits)
     if source.format == "codex" and known.format == "codex-events":

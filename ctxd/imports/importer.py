@@ -30,7 +30,7 @@ from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
 from ctxd.imports.origin_candidates import OriginCandidates
 from ctxd.imports.origin_plans import ImportedLines
-from ctxd.imports.plan_types import CONTINUED, PARSER, PlannedDelta, Start
+from ctxd.imports.plan_types import CONTINUED, PLAN_VERSION, PlannedDelta, Start
 from ctxd.imports.repeated_lines import RepeatedLines
 from ctxd.imports.session_description import TitlesElsewhere, describe_session, directory_of
 from ctxd.imports.source_reading import PlannedSource, SourceReading, await_stable, is_grown, keep_cuts, newest_time
@@ -40,6 +40,7 @@ from ctxd.remedies import reason_of
 from ctxd.task_groups import first_of
 from ctxd.transcripts.discovery import Transcript, can_continue, in_groups, lines_of
 from ctxd.transcripts.format_detection import HEADLESS
+from ctxd.transcripts.harness_labels import HARNESS, PARSER
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_metadata import SessionFacts
 from ctxd.transcripts.transcript_files import Skipped, Stat, is_of_source, source_reason
@@ -360,7 +361,7 @@ class TranscriptImport:
         state.cuts = [*(state.cuts if not is_rewritten else ()), done.size]
         state.cuts, state.ends = sorted(set(state.cuts)), sorted(done.ends)
         state.size, state.digest = done.size, done.digest()
-        state.parser, state.planned_before = PARSER, 0 if is_rewritten else done.planned_before
+        state.parser, state.planned_before = PLAN_VERSION, 0 if is_rewritten else done.planned_before
         if plan.existing is None:
             state.unrecorded = done.size
         else:
@@ -498,7 +499,7 @@ class TranscriptImport:
         if source.session in self._sessions:  # No race: all sources of a session are in one group.
             return
         agent = HARNESS_OF[self._harness]
-        labels = {"harness": agent, "parser": f"{source.format}-v1/{PARSER}", **source.labels}
+        labels = {HARNESS: agent, PARSER: f"{source.format}-v1/{PLAN_VERSION}", **source.labels}
         # An open session would become the default of every command.
         create = partial(
             self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn",

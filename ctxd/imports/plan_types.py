@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from ctxd.capture.stream_checkpoints import Trigger
 
-PARSER: Final = 17
+PLAN_VERSION: Final = 17
 """Version of the plan of a transcript. Files that another version has planned are read again, and keep its cuts
 (``keeps_cuts``)."""
 
-SPLITS_PARSER: Final = 15
+SPLITS_PLAN_VERSION: Final = 15
 """First version that does not split an escaped line feed when it splits a long line."""
 
 

@@ -10,7 +10,7 @@ from blake3 import blake3
 from ctxd.clock import Clock
 from ctxd.imports.commit_batches import CommitBatches
 from ctxd.imports.import_state import SourceState
-from ctxd.imports.plan_types import PARSER, ROOT, Start
+from ctxd.imports.plan_types import PLAN_VERSION, ROOT, Start
 from ctxd.imports.transcript_plan import TranscriptPlan
 from ctxd.transcripts.discovery import TAIL_BYTES, Transcript, lines_of
 from ctxd.transcripts.format_detection import LINE_READERS
@@ -146,7 +146,7 @@ async def keep_cuts(client: "Client", source: Transcript, done: SourceReading) -
     """Keep the ends of the deltas that an earlier parser version planned: with other ends, the same lines would be
     committed twice. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
     state = done.state
-    if state.parser == PARSER or not _is_as_imported(source, state):
+    if state.parser == PLAN_VERSION or not _is_as_imported(source, state):
         return
     left = [*state.commits.values()]
     with suppress(NotFound):

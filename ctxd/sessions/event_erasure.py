@@ -26,7 +26,7 @@ from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.session_settings import HARNESS_LABELS, SessionSettings
+from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     AppendChat,
@@ -41,6 +41,7 @@ from ctxd.sessions.stored_session import (
     to_text,
 )
 from ctxd.store.purge import COMMITS_OF
+from ctxd.transcripts.harness_labels import HARNESS_LABELS
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX

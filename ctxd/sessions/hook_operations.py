@@ -18,6 +18,7 @@ from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteReques
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
 from ctxd.sessions.toolcall_operations import ToolcallOperations
+from ctxd.transcripts.harness_labels import HARNESS, NATIVE_CHARS_MAX, NATIVE_SESSION, SPAWNED_BY
 from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
 from ctxd.transcripts.hook_reply import hook_reply
 from ctxd.worker_threads import Lane
@@ -243,9 +244,9 @@ class HookOperations:
         session = found.session
         state = self._sessions.catalog.state(session)
         if state is None and self._sessions.peek(session) is None:
-            labels = {"harness": params.harness, "native_session": found.native_session[:256]}
+            labels = {HARNESS: params.harness, NATIVE_SESSION: found.native_session[:NATIVE_CHARS_MAX]}
             if found.spawned_by:
-                labels["spawned_by"] = captured_session_id(params.harness, found.spawned_by)
+                labels[SPAWNED_BY] = captured_session_id(params.harness, found.spawned_by)
             template = SessionCreateParams(
                 agent=params.harness,
                 session=session,

@@ -12,6 +12,7 @@ from ctxd.sessions.project_match import Key, ProjectFilter, keys_of
 from ctxd.sessions.session_list_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, count_matches
 from ctxd.sessions.session_settings import SessionSettings, origin_of, title_of
 from ctxd.sessions.stored_session import SessionHead
+from ctxd.transcripts.harness_labels import HARNESS
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.session_list import SessionListParams
 from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
@@ -55,7 +56,7 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
         workdir=settings.workdir,
         host=host,
         removed=settings.removed,
-        harness=settings.labels.get("harness"),
+        harness=settings.labels.get(HARNESS),
         project=settings.project,
         title=title_of(settings, head.first_prompt),
         archived=settings.archived,
@@ -215,7 +216,7 @@ class Catalog:
     def of_harness(self, harness: str) -> list[str]:
         """Return the sessions of ``harness``, in no order. Cost: the number of sessions; building the index that
         listings use would take seconds for many."""
-        return [session for session, (head, _) in self._heads.items() if head.settings.labels.get("harness") == harness]
+        return [session for session, (head, _) in self._heads.items() if head.settings.labels.get(HARNESS) == harness]
 
     def heads(self) -> Iterator[SessionHead]:
         """The head of every session."""
@@ -373,7 +374,7 @@ def _group_of(of: SessionSettings | SessionSummary) -> Group:
 
 def _keys_of(settings: SessionSettings) -> frozenset[Key]:
     """Return the keys of a session with ``settings``, in the form of ``Filters.keys``."""
-    harness = settings.labels.get("harness")
+    harness = settings.labels.get(HARNESS)
     return frozenset(
         [
             ("agent", settings.agent),

@@ -10,6 +10,7 @@ from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.commit_document import Position
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.redaction import Capture, Guard
+from ctxd.transcripts.harness_labels import HARNESS_LABELS
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.methods.sessions import SessionCreateParams
@@ -96,12 +97,6 @@ def origin_of(settings: SessionSettings) -> SessionOrigin | None:
     return SessionOrigin(
         session=None if base is None else base.session, commit=None if continues is None else continues.commit
     )
-
-
-HARNESS_LABELS: Final = frozenset(
-    {"harness", "native_session", "imported", "parser", "hidden", "handed_over", "spawned_by"}
-)
-"""Labels by which hooks, imports, hand-overs and ``ctx mcp`` identify the session of a harness."""
 
 
 def continued(settings: SessionSettings) -> SessionSettings:

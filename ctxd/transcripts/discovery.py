@@ -12,6 +12,7 @@ from ctxd.transcripts.claude_code import forked_after, relocated_to, with_answer
 from ctxd.transcripts.claude_sidecars import agents_folder, reason_to_skip, spawn_keys
 from ctxd.transcripts.codex import directory_in, records_in
 from ctxd.transcripts.format_detection import Format, format_of
+from ctxd.transcripts.harness_labels import HIDDEN, IMPORTED, NATIVE_CHARS_MAX, NATIVE_SESSION, SPAWNED_BY
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
     StoredSession,
@@ -81,11 +82,11 @@ class Transcript(NamedTuple):
     @property
     def labels(self) -> dict[str, str]:
         """The labels of its session that describe the source."""
-        labels = {"native_session": self.native[:256], "imported": str(self.file)[:1024]}
+        labels = {NATIVE_SESSION: self.native[:NATIVE_CHARS_MAX], IMPORTED: str(self.file)[:1024]}
         if self.is_spawned and self.parent:
-            labels["spawned_by"] = self.parent
+            labels[SPAWNED_BY] = self.parent
         if self.hidden:
-            labels["hidden"] = self.hidden
+            labels[HIDDEN] = self.hidden
         return labels
 
 

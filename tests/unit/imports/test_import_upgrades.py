@@ -63,7 +63,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         return None if found is not None and found.text.startswith("<") else found
 
     for module in (changed_sources, importer, source_reading):
-        monkeypatch.setattr(module, "PARSER", plan_types.PARSER - 1)
+        monkeypatch.setattr(module, "PLAN_VERSION", plan_types.PLAN_VERSION - 1)
     monkeypatch.setattr(transcript_plan, "turn_in", no_tags)
     monkeypatch.setattr(spawning_calls, "_SPAWNING", frozenset())
     yield monkeypatch
@@ -167,7 +167,7 @@ def test_a_rollback_that_an_older_version_read_otherwise_is_corrected_without_a_
 ) -> None:
     old.undo()
     for module in (changed_sources, importer, source_reading):
-        old.setattr(module, "PARSER", plan_types.PARSER - 1)
+        old.setattr(module, "PLAN_VERSION", plan_types.PLAN_VERSION - 1)
     old.setattr(codex, "_context_kind", lambda _item, _text: None)
     rollout = Thread()
     rollout.turn("a", "b")
@@ -243,7 +243,7 @@ def test_a_long_line_keeps_its_parts_and_later_ones_split_no_escape(
         return records
 
     for module in (changed_sources, importer, source_reading):
-        monkeypatch.setattr(module, "PARSER", plan_types.SPLITS_PARSER - 1)
+        monkeypatch.setattr(module, "PLAN_VERSION", plan_types.SPLITS_PLAN_VERSION - 1)
     monkeypatch.setattr(discovery, "source_lines", partial(_early, discovery.source_lines))
     claude = Claude()
     path = write(tmp_path / "sources" / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *split(claude, "c", "d")])
