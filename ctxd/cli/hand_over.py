@@ -32,7 +32,7 @@ from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses, content_loss
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
 from ctxd.formatting import count, size
-from ctxd.imports.existing_events import HandedOverStart
+from ctxd.imports.handed_over_start import HandedOverStart
 from ctxd.transcripts.harness_labels import HARNESS, NATIVE_SESSION
 from ctxd.transcripts.harness_names import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound

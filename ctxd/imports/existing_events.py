@@ -7,10 +7,10 @@ with the transcript's text after redaction by the same rules.
 
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -35,14 +35,6 @@ from ctxd_protocol.event_types import (
 
 _CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
 """Members of a block that identify its call, in the formats of all harnesses."""
-
-_LABEL: Final = "handed_over"
-"""Label of a session for which a file was written, with the values of ``HandedOverStart``."""
-
-HAND_OVER_DIGEST_BYTES: Final = 16
-"""Bytes of the BLAKE2b digest of that file."""
-
-_STATED: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 
 _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
 """Replacement of a secret; its tag is made with a key that only the daemon has."""
@@ -263,30 +255,6 @@ class ExistingEvents:
             found = [] if redacted is None else self._redacted.get(redacted, [])
             while found:
                 yield found.pop()
-
-
-class HandedOverStart(NamedTuple):
-    """The start of a file written by a hand-over: bytes, number of events of its session by then, and digest."""
-
-    size: int
-    events: int
-    digest: str
-
-    @classmethod
-    def read(cls, labels: Mapping[str, str]) -> "HandedOverStart | None":
-        """Return the start recorded in the labels of a session; None for a session without such a file."""
-        stated = _STATED.fullmatch(labels.get(_LABEL, ""))
-        return None if stated is None else cls(int(stated[1]), int(stated[2]), stated[3])
-
-    @classmethod
-    def of(cls, text: bytes, events: int) -> "HandedOverStart":
-        """Return the start of a file that begins with ``text``."""
-        return cls(len(text), events, blake2b(text, digest_size=HAND_OVER_DIGEST_BYTES).hexdigest())
-
-    @property
-    def label(self) -> dict[str, str]:
-        """The label that records it."""
-        return {_LABEL: f"{self.size} {self.events} {self.digest}"}
 
 
 def _as_read(event: Event) -> list[Event]:

@@ -86,8 +86,8 @@ class SourceState(msgspec.Struct, array_like=True):
     copied_from: str = ""
     """Session that an unnamed fork of opencode continues, empty for none, and in older records."""
     early_splits: int = 0
-    """Bytes imported by versions before ``SPLITS_PLAN_VERSION``, in which long lines keep their parts: other parts would
-    be stored again."""
+    """Bytes imported by versions before ``SPLITS_PLAN_VERSION``, in which long lines keep their parts: other parts
+    would be stored again."""
     sessions: int = 0
     """Number of sessions in a database, each of which is a source; 0 for other sources, and in older records."""
 

@@ -23,8 +23,9 @@ from ctxd.imports.chain_starts import ChainStarts, UnderWay
 from ctxd.imports.changed_sources import ChangedSources
 from ctxd.imports.commit_batches import CommitBatches, Parent
 from ctxd.imports.copy_detection import CopyDetector, copied_to
-from ctxd.imports.events_to_leave_out import events_to_leave_out, handed_over, read_session_events
 from ctxd.imports.existing_events import ExistingEvents
+from ctxd.imports.existing_events_reading import read_existing_events, read_session_events
+from ctxd.imports.handed_over_start import handed_over
 from ctxd.imports.import_lock import import_lock
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.import_state import ImportState, SourceState
@@ -326,7 +327,7 @@ class TranscriptImport:
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
-        return await events_to_leave_out(
+        return await read_existing_events(
             self._client, self._clock, source, state, events[begun:], written, self._checks, dry_run=self._dry_run
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ctxd.imports.existing_events import HandedOverStart
+from ctxd.imports.handed_over_start import HandedOverStart
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.source_reading import PlannedSource
 from ctxd.transcripts.claude_sidecars import title_beside

@@ -1,8 +1,7 @@
 """Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -10,14 +9,11 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.clock import Clock
-from ctxd.formats.harness_session import is_id_of_hand_over
-from ctxd.imports.existing_events import HAND_OVER_DIGEST_BYTES, ExistingEvents, HandedOverStart
+from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.import_state import SourceState
 from ctxd.imports.whole_import_check import WholeImportCheck
 from ctxd.transcripts.discovery import Transcript, can_continue, lines_of
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.record_decoding import as_text, record_of
-from ctxd.transcripts.source_lines import open_source
 from ctxd.transcripts.transcript_files import SourceSkipped
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 _BYTES_AT_ONCE: Final = 256 * 1024
-"""Bytes per read, and between two checkpoints for other tasks."""
+"""Bytes read between two checkpoints for other tasks."""
 
 _CHECKS_MAX: Final = 16
 """Checks that are kept, so that a growing source is not read from its start again."""
@@ -36,7 +32,7 @@ _UNCOMMITTED: Final = "ctx-uncommitted"
 """Stands in a dry run for the commit that an import would make of the session's events."""
 
 
-async def events_to_leave_out(
+async def read_existing_events(
     client: "Client",
     clock: Clock,
     source: Transcript,
@@ -106,24 +102,6 @@ def redact_as_stored(text: str) -> str:
     return _guard().redacted(text)
 
 
-def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
-    """Return the size of the part at the start of a source that a hand-over wrote, and the number of events that its
-    session had then; zeros if there is no such part or it was changed. In opencode's database, the part is recognised
-    by the ids of its rows. Raises: OSError; as ``lines_of``."""
-    stated = HandedOverStart.read(labels)
-    if stated is None:
-        return 0, 0
-    if source.stored is not None:
-        size = _size_of_hand_over(source)
-        return (size, stated.events) if size else (0, 0)
-    digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
-    with open_source(source.file) as file:
-        while left and (piece := file.read(min(left, _BYTES_AT_ONCE))):
-            digest.update(piece)
-            left -= len(piece)
-    return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
-
-
 async def _checked(
     source: Transcript,
     existing: ExistingEvents,
@@ -154,18 +132,6 @@ def _end_of_line(source: Transcript, number: int) -> int:
     database may have changed in place since. Raises: as ``lines_of``."""
     lines = islice(lines_of(source), number)
     return max((line.end for line in lines if STATE not in (line.record or ())), default=0)
-
-
-def _size_of_hand_over(source: Transcript) -> int:
-    size = 0
-    for line in lines_of(source):
-        record = line.record or {}
-        id = as_text(record_of(record.get("info")).get("id")) or as_text(record.get("row"))
-        if is_id_of_hand_over(id, source.native):
-            size = line.end
-        elif "session" not in record:
-            break
-    return size
 
 
 async def read_session_events(client: "Client", session: str) -> list[Event]:
