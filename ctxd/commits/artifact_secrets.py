@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 from blake3 import blake3
 
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses
 from ctxd.errors import CtxdError
 from ctxd.secrets.policy import stricter, to_payload
 from ctxd.secrets.redaction import Capture

@@ -20,8 +20,8 @@ from ctxd import sqlite_file
 from ctxd.commits.commit import VERSION, document, read_fields
 from ctxd.commits.commit_operations import CapturedDelta, Commits
 from ctxd.commits.commit_reads import CommitViewer
-from ctxd.commits.delta_secrets import checks_format, count_delta, delta_captured
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN
+from ctxd.commits.delta_scan import checks_format, count_delta, delta_captured
+from ctxd.commits.scan_process import DELTA_BYTES_MIN
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_document import Fields, commit_id

@@ -19,8 +19,8 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
-from ctxd.commits.delta_secrets import checks_format, count_delta, delta_captured
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
+from ctxd.commits.delta_scan import checks_format, count_delta, delta_captured
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_document import REVISION, Fields, commit_hash, commit_id, entity_id, ids_of

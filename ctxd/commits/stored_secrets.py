@@ -12,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from ctxd import sqlite_file
-from ctxd.commits.delta_secrets import found_in_delta
+from ctxd.commits.delta_scan import found_in_delta
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (

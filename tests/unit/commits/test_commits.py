@@ -16,7 +16,7 @@ from ctxd.clock import SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.commit_operations import Commits
-from ctxd.commits.delta_secrets import delta_captured
+from ctxd.commits.delta_scan import delta_captured
 from ctxd.commits.materialize import Materializer
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events

@@ -22,7 +22,7 @@ import anyio
 import msgspec
 from blake3 import blake3
 
-from ctxd.commits.delta_secrets import count_delta, delta_captured
+from ctxd.commits.delta_scan import count_delta, delta_captured
 from ctxd.errors import CtxdError
 from ctxd.file_writes import write_all
 from ctxd.formats.delta_formats import Counts

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd.commits import delta_secrets, secret_scan_process
-from ctxd.commits.secret_scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
+from ctxd.commits import delta_scan, scan_process
+from ctxd.commits.scan_process import DELTA_BYTES_MIN, FileInMemory, SandboxProcesses, ScanProcess
 from ctxd.errors import CtxdError
 from ctxd.secrets.custom_rules import scanner_of
 from ctxd.secrets.redaction import Capture, Guard
@@ -45,7 +45,7 @@ async def kept(process: ScanProcess, capture: Capture, text: str, format: str = 
     """``text`` as it is to be kept."""
     with FileInMemory((text.encode(),)) as given:
         counts, redacted = await process.captured(capture, format, given)
-    assert counts == delta_secrets.count_delta(format, text)
+    assert counts == delta_scan.count_delta(format, text)
     if redacted is None:
         return text
     with redacted:
@@ -58,7 +58,7 @@ async def test_the_process_finds_and_redacts_the_same_secrets_as_a_thread(
 ) -> None:
     for text in (large(), large(SECRET)):
         here, there = Capture(GUARD, policy), Capture(GUARD, policy)
-        assert await kept(process, there, text) == delta_secrets.delta_captured(here, "claude-code-v1", text)
+        assert await kept(process, there, text) == delta_scan.delta_captured(here, "claude-code-v1", text)
         assert there.secrets == here.secrets
     assert (SECRET in await kept(process, Capture(GUARD, policy), large(SECRET))) is (policy != "redact")
 
@@ -73,7 +73,7 @@ async def test_the_rules_of_a_file_hold_in_the_process(process: ScanProcess, tmp
     here, there = Capture(guard, "redact"), Capture(guard, "redact")
     for secret in ("acme_0123456789abcdef", "acme_0000000000000000", SECRET):
         text = large(secret)
-        assert await kept(process, there, text) == delta_secrets.delta_captured(here, "claude-code-v1", text)
+        assert await kept(process, there, text) == delta_scan.delta_captured(here, "claude-code-v1", text)
     assert there.secrets is not None
     assert there.secrets == here.secrets
     assert [(found.rule, found.count) for found in there.secrets.found] == [("acme", 1)]
@@ -96,7 +96,7 @@ def children() -> set[int]:
     alive = set()
     for each in found:
         command = Path(f"/proc/{each}/cmdline").read_bytes()
-        if secret_scan_process.__name__.encode() in command:
+        if scan_process.__name__.encode() in command:
             alive.add(each)
     return alive
 
@@ -153,7 +153,7 @@ async def test_a_delta_that_takes_too_much_memory_is_refused_and_the_next_one_is
 
 async def test_the_process_ends_with_its_daemon_in_the_middle_of_a_delta() -> None:
     ours, theirs = socket.socketpair()
-    started = subprocess.Popen([sys.executable, "-m", secret_scan_process.__name__], stdin=theirs.fileno())
+    started = subprocess.Popen([sys.executable, "-m", scan_process.__name__], stdin=theirs.fileno())
     with FileInMemory((large().encode() * 40,)) as given, FileInMemory() as result, ours, theirs:
         request = pickle.dumps((GUARD, "redact", "claude-code-v1"))
         socket.send_fds(ours, [len(request).to_bytes(8)], [given.descriptor, result.descriptor])
