@@ -361,7 +361,7 @@ def _show_bar(run: Invocation, sections: tuple[SectionSize, ...]) -> None:
         letter, colour = looks[each.section]
         name = f"{letter} {each.section:<15}"
         screen.line(
-            f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'block'):>13}"
+            f"{screen.paint(name, colour)} {count(each.tokens, 'token'):>16}  {count(each.entries, 'entry'):>13}"
         )
 
 

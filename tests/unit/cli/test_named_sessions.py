@@ -222,7 +222,7 @@ def test_a_section_of_another_layout_is_drawn_with_its_first_letter(scripted, da
     size = {"section": "notes", "bytes": 8, "tokens": 2, "entries": 1}
     daemon.script["context.show"] = lambda seen: shown | {"sections": [size]}
     ran = scripted("context", "alpha-1", "--turn", "1")
-    assert ran.out.splitlines()[2:4] == [f"[{'n' * BAR_COLUMNS}]", "n notes                   2 tokens        1 block"]
+    assert ran.out.splitlines()[2:4] == [f"[{'n' * BAR_COLUMNS}]", "n notes                   2 tokens        1 entry"]
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=4, max_size=4))
