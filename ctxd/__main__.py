@@ -66,14 +66,14 @@ def completion(shell: str, as_json: bool) -> None:
       eval "$(ctxd completion bash)"
       ctxd completion fish > ~/.config/fish/completions/ctxd.fish
     """
-    from ctxd.commands.common_options import show
+    from ctxd.commands.command_support import show
 
     source = completion_script(shell, "ctxd", cli)
     show(as_json, {"shell": shell, "script": source}, source)
 
 
 def _stop_for(error: Exception) -> Stop | None:
-    from ctxd.commands.common_options import stop_for
+    from ctxd.commands.command_support import stop_for
 
     return stop_for(error)
 

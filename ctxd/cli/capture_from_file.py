@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ctxd.capture.event_chains import EventChains, PlannedCommit
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.capture.transcript_chains import PlannedCommit, TranscriptChains
 from ctxd.cli.commit_delivery import Chain, queued_commit
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened
@@ -33,7 +33,7 @@ def import_transcript(run: Invocation, file: Path, wanted: Chain, policy: Set[Tr
     newest: dict[str | None, str] = {}
     now = SystemClock().wall_ms()
     with run.client() as client:
-        for planned in TranscriptChains(policy, every=every).commits(_events(file)):
+        for planned in EventChains(policy, every=every).commits(_events(file)):
             ids[planned.number] = newest[planned.sidechain] = _committed(
                 client, planned, ids[planned.parent], wanted, now
             )

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.common_options import (
+from ctxd.commands.command_support import (
     AbsolutePath,
     config_option,
     json_option,

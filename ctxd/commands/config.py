@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ctxd.click_support import ExclusiveOptions
-from ctxd.commands.common_options import config_option, json_option, show
+from ctxd.commands.command_support import config_option, json_option, show
 from ctxd.config import SETTINGS, ConfigError, Setting, load
 from ctxd.models import ModelsRefused, read_models
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from ctxd.click_support import FAILURE, Stop
-from ctxd.commands.common_options import AbsolutePath, config_option, json_option, progress, show
+from ctxd.commands.command_support import AbsolutePath, config_option, json_option, progress, show
 from ctxd.formatting import clause, count, size, span
 from ctxd.terminal import cell
 from ctxd_protocol.methods.sessions import CollectedSession

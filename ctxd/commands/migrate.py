@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from ctxd.click_support import ExclusiveOptions
-from ctxd.commands.common_options import (
+from ctxd.commands.command_support import (
     config_option,
     end_verified,
     json_option,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ctxd.commands.common_options import AbsolutePath, end_verified, json_option, stepped, working
+from ctxd.commands.command_support import AbsolutePath, end_verified, json_option, stepped, working
 
 
 @click.command()

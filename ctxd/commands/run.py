@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from ctxd.click_support import ExclusiveOptions
-from ctxd.commands.common_options import AbsolutePath, config_option, state_dir_option
+from ctxd.commands.command_support import AbsolutePath, config_option, state_dir_option
 from ctxd.process_setup import leave, tune_gc
 from ctxd_protocol.default_paths import SOCKET_NAME
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.click_support import FAILURE, SHELLS, Stop, completion_script
-from ctxd.commands.common_options import AbsolutePath, json_option, show
+from ctxd.commands.command_support import AbsolutePath, json_option, show
 from ctxd.commands.service_manuals import manual
 
 _USER_UNITS: Final = ("ctxd.service", "ctxd.socket")

@@ -5,7 +5,7 @@ from typing import IO, NoReturn
 
 import click
 
-from ctxd.commands.common_options import (
+from ctxd.commands.command_support import (
     config_option,
     end_verified,
     json_option,

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.backends.xtdb.node.node_layout import Installation, NodeFailure, default_directory
 from ctxd.click_support import ExclusiveOptions, Stop
-from ctxd.commands.common_options import json_option, show
+from ctxd.commands.command_support import json_option, show
 from ctxd.doctor_findings import lines, ok
 from ctxd.formatting import clause
 from ctxd.terminal import Screen

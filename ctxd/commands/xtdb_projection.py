@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from ctxd.click_support import INTERRUPTED, Stop
-from ctxd.commands.common_options import (
+from ctxd.commands.command_support import (
     EXITS,
     config_option,
     document_of,

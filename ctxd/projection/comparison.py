@@ -24,10 +24,10 @@ from ctxd.backends.xtdb.documents import (
 )
 from ctxd.backends.xtdb.messages import Doc, Unknown
 from ctxd.formatting import count
-from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Node
 from ctxd.projection.ownership_checks import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, check_cursor, cursor_from_doc
+from ctxd.projection.projected_rows import Rows
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.store.verify import LogicalDigest, Problems
 from ctxd.task_groups import task_group

@@ -21,11 +21,11 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.file_writes import sync_folder
 from ctxd.projection.comparison import Comparison, compare, journal_cursor
-from ctxd.projection.journal_rows import KnownTexts, Rows
 from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import transaction
 from ctxd.projection.ownership_checks import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, fence, move_cursor, requeued
+from ctxd.projection.projected_rows import KnownTexts, Rows
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store import journal, state_directory
 from ctxd.task_groups import first_of

@@ -18,10 +18,10 @@ from ctxd.backends.xtdb.messages import Doc, Match, Op, Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
-from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.node_connection import Node
 from ctxd.projection.ownership_checks import Guarded, Ownership, OwnershipLost
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, move_cursor
+from ctxd.projection.projected_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.purge_at_node import steps
 from ctxd.worker_threads import Lane
 

@@ -25,9 +25,9 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, decode_document, document_without_source
 from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
 from ctxd.projection import owner_record
-from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.node_connection import Node
 from ctxd.projection.owner_record import Owner
+from ctxd.projection.projected_rows import ProjectedRow
 from ctxd_protocol.ids import session_object_id
 
 FENCES: Final = "fence:"

@@ -22,7 +22,6 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
-from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
 from ctxd.projection.ownership_checks import FENCES, Fences, Ownership, OwnershipLost
@@ -46,6 +45,7 @@ from ctxd.projection.progress import (
     refusal,
     save_watermark,
 )
+from ctxd.projection.projected_rows import Rows
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store.version_reads import AsOfReads, EmbeddedReads
 from ctxd.store.version_store import VersionStore

@@ -19,10 +19,10 @@ import msgspec
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
-from ctxd.projection.journal_rows import ProjectedRow, Rows, documents
 from ctxd.projection.node_connection import Node
 from ctxd.projection.ownership_checks import Fences
 from ctxd.projection.progress import Cursor, advance
+from ctxd.projection.projected_rows import ProjectedRow, Rows, documents
 from ctxd.worker_threads import in_thread
 
 VERSIONS_MAX: Final = 500

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.capture.transcript_chains import TranscriptChains
+from ctxd.capture.event_chains import EventChains
 from ctxd.cli.capture_from_file import _committed
 from ctxd.cli.commit_delivery import Chain
 from ctxd.clock import SystemClock
@@ -379,7 +379,7 @@ def test_a_time_that_is_in_the_future_in_one_run_alone_makes_no_second_commit(ow
     at = SystemClock().wall_ms() - 1000
     with connect_sync(own.socket) as client:
         for text, clocks in (("ahead", (at, at + 1, at)), ("corrected", (at + 1, at, at + 1))):
-            (planned,) = TranscriptChains(policy).commits([PromptEvent(text=text, at=at)])
+            (planned,) = EventChains(policy).commits([PromptEvent(text=text, at=at)])
             assert len({_committed(client, planned, None, wanted, now) for now in clocks}) == 1
         assert len(client.commit_list().commits) == 2
 

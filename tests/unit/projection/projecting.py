@@ -11,9 +11,9 @@ from anyio.to_thread import run_sync
 from ctxd.artifacts.artifact_store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
 from ctxd.projection.comparison import Comparison, compare
-from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Connect
 from ctxd.projection.progress import Room
+from ctxd.projection.projected_rows import Rows
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.status_types import StoreStatus

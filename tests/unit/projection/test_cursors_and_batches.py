@@ -10,9 +10,9 @@ from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import node_transactions as transactions
 from ctxd.projection import progress
-from ctxd.projection.journal_rows import ProjectedRow, documents, wanted
 from ctxd.projection.node_transactions import Bounds
 from ctxd.projection.progress import Cursor, Halt, Resume
+from ctxd.projection.projected_rows import ProjectedRow, documents, wanted
 
 WIDE = Bounds(rows=100, versions=100, bytes=10_000)
 AT = Cursor(3, "run-a", 7, "c7")

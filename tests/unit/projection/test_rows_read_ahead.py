@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.artifacts.artifact_store import ArtifactStore
-from ctxd.projection import journal_rows
-from ctxd.projection.journal_rows import Rows
+from ctxd.projection import projected_rows
+from ctxd.projection.projected_rows import Rows
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -52,7 +52,7 @@ async def test_a_portion_ends_at_its_rows_or_at_its_bytes_and_has_one_row_at_lea
     with reading(filled) as reader:
         assert [piece.seq for piece in reader.pieces(2, limit=3)] == [3, 4, 5]
         assert reader.pieces(8) == []
-        monkeypatch.setattr(journal_rows, "PORTION_BYTES", 2 * TEXT)
+        monkeypatch.setattr(projected_rows, "PORTION_BYTES", 2 * TEXT)
         assert [piece.seq for piece in reader.pieces(0)] == [1, 2]
-        monkeypatch.setattr(journal_rows, "PORTION_BYTES", 1)
+        monkeypatch.setattr(projected_rows, "PORTION_BYTES", 1)
         assert [piece.seq for piece in reader.pieces(5)] == [6]

@@ -12,9 +12,9 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf, Document, encode_document
 from ctxd.projection import owner_record, projection_loop
-from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.owner_record import Owner
 from ctxd.projection.ownership_checks import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
+from ctxd.projection.projected_rows import ProjectedRow
 from ctxd.store.purge import KIND
 from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.node import MemoryNode

@@ -36,7 +36,7 @@ class _Chain:
         self.calls: list[str] = []
 
 
-class TranscriptChains:
+class EventChains:
     """Plan of the commits of one transcript under a policy; see ``CheckpointTracker``.
 
     Memory: one delta of each chain, and one number for each tool call.

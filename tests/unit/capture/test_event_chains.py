@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.capture.transcript_chains import TranscriptChains
+from ctxd.capture.event_chains import EventChains
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.transcripts.format_detection import read
 from ctxd_protocol.event_types import (
@@ -28,7 +28,7 @@ def events_of(commits):
 
 
 def planned(*events, **options):
-    return list(TranscriptChains(**options).commits(events))
+    return list(EventChains(**options).commits(events))
 
 
 def shape(commits):
