@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "rebuild-xtdb": "ctxd.commands.xtdb_projection:rebuild_xtdb",
     "migrate": "ctxd.commands.migrate:migrate",
     "requeue": "ctxd.commands.xtdb_projection:requeue",
-    "doctor": "ctxd.commands.xtdb:doctor",
+    "doctor": "ctxd.commands.doctor:doctor",
 }
 
 

@@ -11,14 +11,14 @@ import msgspec
 from ctxd.backends.xtdb.node.node_layout import Installation, NodeFailure, default_directory
 from ctxd.click_support import ExclusiveOptions, Stop
 from ctxd.commands.command_support import json_option, show
-from ctxd.doctor_findings import lines, ok
+from ctxd.doctor_findings import lines
 from ctxd.formatting import clause
 from ctxd.terminal import Screen
 
 if TYPE_CHECKING:
     from ctxd.config import Config
 
-_directory_option = click.option(
+directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path),
     help="Directory of the installation [default: $CTXD_XTDB_HOME, else the user's data directory].",
@@ -39,7 +39,7 @@ def xtdb() -> None:
 
 @xtdb.command("install")
 @json_option
-@_directory_option
+@directory_option
 def install_node(as_json: bool, directory: Path | None) -> None:
     """Download XTDB with Maven, verify every jar, and compile the node. Existing files are reused.
 
@@ -68,7 +68,7 @@ def install_node(as_json: bool, directory: Path | None) -> None:
 @click.option("--data", type=click.Path(path_type=Path), help="Directory of the node's data.")
 @click.option("--heap", default="2g", show_default=True, help="Maximum heap of the JVM.")
 @click.option("--java-option", "java_options", multiple=True, help="Option for the JVM; repeatable.")
-@_directory_option
+@directory_option
 def run_node(
     config: str,
     socket: Path | None,
@@ -113,7 +113,7 @@ def run_node(
 @xtdb.command("check")
 @click.option("--url", help="unix:/path or http://host:port [default: store.url].")
 @json_option
-@_directory_option
+@directory_option
 def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     """Check Java, the installation and the node.
 
@@ -129,25 +129,6 @@ def check_node(url: str | None, as_json: bool, directory: Path | None) -> None:
     findings = look(_installation(directory), url or _config().store_url, os.environ)
     show(as_json, msgspec.to_builtins(findings), "\n".join(lines(findings, Screen())))
     sys.exit(int(any(each.verdict == "fail" for each in findings)))
-
-
-@click.command("doctor")
-@click.option("--url", help="unix:/path or http://host:port [default: store.url].")
-@json_option
-@_directory_option
-@click.pass_context
-def doctor(ctx: click.Context, url: str | None, as_json: bool, directory: Path | None) -> None:
-    """Check the XTDB node, if the store uses one; see "ctxd xtdb check". "ctx doctor" checks the daemon and this host.
-
-    \b
-    Examples:
-      ctxd doctor
-    """
-    if url is None and directory is None and _config().store_backend != "xtdb":
-        found = ok("store", 'no node to check: the store is "sqlite"; ctx doctor checks the daemon')
-        show(as_json, [found], "\n".join(lines([found], Screen())))
-        return
-    ctx.invoke(check_node, url=url, as_json=as_json, directory=directory)
 
 
 def _installation(directory: Path | None) -> Installation:
