@@ -26,7 +26,7 @@ from ctxd.sessions.session_loading import batched
 from ctxd.sessions.session_settings import SessionSettings
 from ctxd.sessions.sessions_elsewhere import MovedSession
 from ctxd.sessions.stored_session import read_head
-from ctxd.sharing.session_copy import LocalSession, dated, import_session, read_destination, read_history, tip_of
+from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.write_types import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id

@@ -21,7 +21,7 @@ from ctxd.objects.document import Content, Stored, decode_content, select_visibl
 from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
 from ctxd.objects.version_state import is_purged
 from ctxd.projection.purge_at_node import purged_mark
-from ctxd.sharing.session_copy import histories
+from ctxd.sharing.session_import import histories
 from ctxd.store.version_reads import to_stored
 
 _REMEDY: Final = "Run ctxd verify --store, which compares this host's journal with the node."

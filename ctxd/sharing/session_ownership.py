@@ -35,7 +35,13 @@ from ctxd.sessions.sessions_elsewhere import owned_elsewhere
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
-from ctxd.sharing.session_copy import SessionSource, apply_remote_purges, import_session, read_destination, read_history
+from ctxd.sharing.session_import import (
+    SessionSource,
+    apply_remote_purges,
+    import_session,
+    read_destination,
+    read_history,
+)
 from ctxd.sharing.shared_log import SESSIONS_PER_REQUEST, SharedLog
 from ctxd.store.write_types import DurableWrites
 from ctxd_protocol.methods.sessions import SessionOwnerResult

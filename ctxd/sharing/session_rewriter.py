@@ -1,7 +1,7 @@
 """Session rewriting: turns the rows of one journal that make a session into rows of another.
 
 Pure. Decides which parts of a session are here already, which versions share a row, and which values change: sequences
-and valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_copy`` reads
+and valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_import`` reads
 the source and writes the rows.
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.sharing.session_rewriter import SessionRewriter
 from tests.unit.sessions.world import record
-from tests.unit.sharing.test_session_copy import lived, two
+from tests.unit.sharing.test_session_import import lived, two
 
 pytestmark = pytest.mark.anyio
 

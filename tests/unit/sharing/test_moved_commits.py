@@ -17,7 +17,7 @@ from ctxd.projection.ownership_checks import Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge_chat
 from ctxd.sessions.session_state import check
-from ctxd.sharing.session_copy import LocalSession, dated, import_session, read_destination, read_history
+from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history
 from tests.unit.commits.test_session_checkpoints import Household, household
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_remote_session import origin_of

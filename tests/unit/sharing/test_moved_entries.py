@@ -6,7 +6,7 @@ from ctxd.objects.generated_ids import component_text_id
 from ctxd.projection.ownership_checks import Fence
 from ctxd.sessions.session_objects import entries
 from tests.unit.sessions.world import record
-from tests.unit.sharing.test_session_copy import Host, rows_of, two
+from tests.unit.sharing.test_session_import import Host, rows_of, two
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import verified
 

@@ -17,7 +17,7 @@ from ctxd.sessions.live_session import WriteRequest
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from tests.unit.assembly.stored_sessions import MODELS, MODELS_OF
 from tests.unit.sessions.world import record, say
-from tests.unit.sharing.test_session_copy import Host, host, two
+from tests.unit.sharing.test_session_import import Host, host, two
 from tests.unit.store.running import verified
 
 pytestmark = pytest.mark.anyio

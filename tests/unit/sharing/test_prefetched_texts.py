@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sharing import prefetched_texts, session_copy
+from ctxd.sharing import prefetched_texts, session_import
 from ctxd.sharing.prefetched_texts import PrefetchedTexts
 from tests.unit.sessions.world import say
-from tests.unit.sharing.test_session_copy import two
+from tests.unit.sharing.test_session_import import two
 
 pytestmark = pytest.mark.anyio
 
@@ -77,16 +77,16 @@ async def test_a_purged_text_is_fetched_once() -> None:
 
 @pytest.mark.requirement("HST-11")
 async def test_few_rows_wait_for_the_disk_even_if_most_have_a_record(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(session_copy, "WAITING_MAX", 8)
+    monkeypatch.setattr(session_import, "WAITING_MAX", 8)
     waiting: list[int] = []
 
-    class Counted(session_copy._Import):
+    class Counted(session_import._Import):
         def _submit(self, *row, **settings):
             pending = super()._submit(*row, **settings)
             waiting.append(len(self._waiting))
             return pending
 
-    monkeypatch.setattr(session_copy, "_Import", Counted)
+    monkeypatch.setattr(session_import, "_Import", Counted)
     async with two(tmp_path) as (a, b):
         await a.w.call("session.create", agent="a", session="s1")
         for n in range(20):

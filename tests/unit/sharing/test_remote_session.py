@@ -14,7 +14,7 @@ from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import entry_id
 from ctxd.projection.purge_at_node import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
-from ctxd.sharing.session_copy import HISTORIES_AT_ONCE, read_history
+from ctxd.sharing.session_import import HISTORIES_AT_ONCE, read_history
 from ctxd_protocol.ids import session_object_id
 from tests.fakes.node import MemoryNode
 from tests.unit.sessions.world import world

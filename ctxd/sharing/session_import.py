@@ -1,4 +1,4 @@
-"""Copying of a session from another origin into this journal.
+"""Import of a session from another origin into this journal.
 
 The origin is another host's part of XTDB, or this journal under another id. The parts of the session that this journal
 already has, by content, are left unchanged: only the rest is written, many segments and objects per row. Sequences and

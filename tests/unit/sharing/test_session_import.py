@@ -18,7 +18,7 @@ from ctxd.projection.ownership_checks import Fence, Fences
 from ctxd.sessions.live_session import WriteRequest
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.stored_session import RUN, RecordUsage
-from ctxd.sharing.session_copy import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
 from ctxd.store.write_types import Write
