@@ -87,16 +87,14 @@ class CheckpointTracker:
         for event in events:
             if replaces(event) and event.sidechain == self._sidechain:
                 yield from self.cut("compaction")
-                yield _compaction(event, kept, self._bytes_max)
+                made, rest = _compaction(event, kept, self._bytes_max)
+                yield made
+                for each in rest:
+                    yield from self._take(each)
                 continue
             if event.sidechain == self._sidechain:
                 trigger = max(trigger, _trigger(event), key=rank)
-            self._count(event)
-            for item in encoded_items(event, self._bytes_max):
-                if self._size + len(item) > self._bytes_max:
-                    yield from self.cut("explicit")
-                self._items.append(item)
-                self._size += len(item)
+            yield from self._take(event)
         if trigger is not None and self._is_due(trigger):
             yield from self.cut(trigger)
 
@@ -107,10 +105,15 @@ class CheckpointTracker:
             self._items = []
             self._size = self._messages = self._text_bytes = self._boundaries = 0
 
-    def _count(self, event: Event) -> None:
+    def _take(self, event: Event) -> Iterator[Checkpoint]:
         messages, size = measure_event(event)
         self._messages += messages
         self._text_bytes += size
+        for item in encoded_items(event, self._bytes_max):
+            if self._size + len(item) > self._bytes_max:
+                yield from self.cut("explicit")
+            self._items.append(item)
+            self._size += len(item)
 
     def _is_due(self, trigger: Trigger) -> bool:
         if trigger not in self._policy:
@@ -145,9 +148,19 @@ def rank(trigger: Trigger | None) -> int:
     return -1 if trigger is None else _RANKED.index(trigger)
 
 
-def _compaction(event: CompactionEvent, kept: Sequence[Event], bytes_max: int) -> Checkpoint:
-    # The kept messages are in the same delta: a walk to the root, which has them before it, leaves out all of it.
-    items = [encoded(item_of(event)), *(item for each in kept for item in encoded_items(each, bytes_max))]
-    measured = [measure_event(each) for each in (event, *kept)]
-    messages, size = sum(count for count, _ in measured), sum(size for _, size in measured)
-    return Checkpoint("compaction", joined(items), messages, tokens_of(size), True, event.summary[:_SUMMARY_CHARS_MAX])
+def _compaction(event: CompactionEvent, kept: Sequence[Event], bytes_max: int) -> tuple[Checkpoint, Sequence[Event]]:
+    """Return the checkpoint of ``event`` and of those of the messages ``kept`` that its delta has room for, and the
+    other ones."""
+    # A walk to the root, which has the kept messages before it, leaves out the whole delta.
+    items, length, count = [encoded(item_of(event))], 0, 0
+    for each in kept:
+        item = encoded(item_of(each))
+        length += len(item)
+        if len(items[0]) + length > bytes_max:
+            break
+        items.append(item)
+        count += 1
+    measured = [measure_event(each) for each in (event, *kept[:count])]
+    messages, size = sum(number for number, _ in measured), sum(size for _, size in measured)
+    made = Checkpoint("compaction", joined(items), messages, tokens_of(size), True, event.summary[:_SUMMARY_CHARS_MAX])
+    return made, kept[count:]

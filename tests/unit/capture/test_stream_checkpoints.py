@@ -93,6 +93,19 @@ def test_a_compaction_is_a_commit_of_its_own_behind_the_delta_before_it():
     assert events_of(after.delta) == [ANSWER]
 
 
+@pytest.mark.requirement("CMT-11")
+def test_kept_messages_are_in_the_delta_of_their_compaction_as_far_as_they_fit():
+    compaction, kept = CompactionEvent(summary="S"), [PromptEvent(text=f"{number}" * 300) for number in range(3)]
+    tracker = CheckpointTracker(frozenset(), bytes_max=800)
+    found = [*tracker.add([PROMPT]), *tracker.add([compaction], kept), *tracker.add([ANSWER]), *tracker.cut("explicit")]
+    deltas = [(each.is_compaction, events_of(each.delta), each.messages) for each in found]
+    assert deltas == [
+        (False, [PROMPT], 1),
+        (True, [compaction, *kept[:2]], 3),
+        (False, [kept[2], ANSWER], 2),
+    ], "a purge can remove single messages only from a delta that is in the database"
+
+
 @pytest.mark.requirement("CAP-4")
 @pytest.mark.parametrize(
     "event", [CompactionEvent(tokens_before=9), SystemEvent(kind="microcompact_boundary")], ids=["no summary", "micro"]
