@@ -37,6 +37,7 @@ from ctxd.assembly.token_calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update
 from ctxd.assembly.window_lanes import work_size
 from ctxd.assembly.window_loading import ReadBound, WindowReader
+from ctxd.assembly.window_references import versions_of
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver
@@ -239,7 +240,11 @@ class AppendAssembler:
         expected = _epoch_head(live, before)
         components = await self._observed(live, call)
         reader = self._archive.windows
-        window, batch = await reader.batch(live, before.window, live.assembly + 1, bound)
+        shown = before.window
+        if self._visibility.restricts(live.session) and not await self._visibility.shows(live, versions_of(shown.refs)):
+            # It was made before the sandbox was registered, or for other mounts.
+            shown = shown.successor()
+        window, batch = await reader.batch(live, shown, live.assembly + 1, bound)
         rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
         tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
         planner = planner_of(live, window, batch, rules, components, self._observer.address, tools)

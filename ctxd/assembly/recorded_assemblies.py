@@ -19,6 +19,7 @@ from ctxd.assembly.spec_rendering import RENDERERS
 from ctxd.assembly.token_budget import TokenCounter, sha256
 from ctxd.assembly.window_lanes import WindowLanes
 from ctxd.assembly.window_loading import ReadBound, WindowReader
+from ctxd.assembly.window_references import versions_of
 from ctxd.errors import PURGED_HINT, CtxdError
 from ctxd.formatting import moment
 from ctxd.models import Models
@@ -146,10 +147,11 @@ class Archive:
         turn: int | None = None,
         at: int | None = None,
         bytes_max: int | None = None,
+        confined: bool = False,
     ) -> Assembled:
         """Return an assembly, byte for byte as it was recorded: ``number``; or the newest request of ``turn``, else its
         newest assembly; or the same of the newest turn assembled up to the time ``at``, in ms since 1970; or the newest
-        of all.
+        of all. ``confined``: for a sandbox, from which one with a file version that it may not see is hidden.
 
         Raises: CtxdError session_not_found, assembly_not_found, too_large (more than ``bytes_max``), unsupported
         (recorded in a format that this version does not render), purged (it showed content that was purged), corrupt
@@ -161,7 +163,9 @@ class Archive:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes; the limit is {bytes_max:,}"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
         if recorded.window is not None and recorded.renderer in WINDOW_RENDERERS:
-            return await self._show_window(session, recorded, ReadBound(session, bytes_max))
+            return await self._show_window(session, recorded, ReadBound(session, bytes_max), confined=confined)
+        if confined:
+            await self._require_visible(await self._sessions.live(session), recorded, recorded.active)
         composition, text = await self.render_again(session, stored, recorded)
         context = context_of(session, recorded, composition, text)
         if recorded.form is None:
@@ -195,9 +199,19 @@ class Archive:
             return None
         return require_text((await self._store.contents((ref,)))[ref])
 
-    async def _show_window(self, session: str, last: Recorded, bound: ReadBound) -> Assembled:
+    async def _require_visible(
+        self, live: LiveSession, recorded: Recorded, versions: Iterable[tuple[str, int, int]]
+    ) -> None:
+        """Raises: CtxdError assembly_not_found if the sandbox of ``live`` may not see all ``versions``."""
+        if not await self._sessions.visibility.shows(live, versions):
+            message = f"assembly {recorded.number} has a version of a file that is hidden from this sandbox"
+            raise CtxdError("assembly_not_found", message, hint="Show a later one, or call context.assemble.")
+
+    async def _show_window(self, session: str, last: Recorded, bound: ReadBound, *, confined: bool) -> Assembled:
         live = await self._sessions.live(session)
         kept = await self.recall(live, last, bound, has_blocks=True)
+        if confined:
+            await self._require_visible(live, last, versions_of(kept.window.refs))
         if kept.rendering is None:
             material = await self.windows.material(live, kept.window.refs, {}, {}, {}, ReadBound(session, None))
             has_gaps = not all(material.components.values())

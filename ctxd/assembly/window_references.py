@@ -7,7 +7,7 @@ the same after an upgrade of ctxd. The items of a reference depend only on the d
 
 import hashlib
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -113,6 +113,11 @@ class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object
         """The name of the object in a window: a prefix of a hash long enough to find the file, or any other id
         whole."""
         return short_id(self.name or self.object)
+
+
+def versions_of(refs: Iterable["Ref"]) -> Iterator[tuple[str, int, int]]:
+    """The versions that ``refs`` refer to: ids of objects, each with a valid time and a transaction."""
+    return ((ref.object, ref.valid_time, ref.tx) for ref in refs if isinstance(ref, ObjectRef))
 
 
 class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", gc=False):

@@ -49,12 +49,14 @@ class _FirstSights:
 
 
 class _Cleared:
-    """Files whose newest version was visible under ``mounts`` and ``since``: all later versions are visible too."""
+    """Files whose newest version was visible under ``mounts`` and ``since``: all later versions are visible too; and
+    single ``versions`` that were visible, by file and transaction."""
 
     def __init__(self, mounts: MountTable, since: int) -> None:
         self.mounts = mounts
         self.since = since
         self.ids: set[str] = set()
+        self.versions: set[tuple[str, int]] = set()
 
 
 class Visibility:
@@ -184,10 +186,7 @@ class Visibility:
 
         Cost: one look-up for each id the first time, one set operation afterwards.
         """
-        since = self._since.get(live.session, 0)
-        cleared = self._cleared.get(live)
-        if cleared is None or cleared.mounts is not live.mounts or cleared.since != since:
-            cleared = self._cleared[live] = _Cleared(live.mounts, since)
+        cleared = self._cleared_of(live)
         unchecked = live.state.files(set(ids) - cleared.ids)
         if not unchecked:
             return []
@@ -200,6 +199,29 @@ class Visibility:
             elif _covers(live, head):
                 cleared.ids.add(id)
         return found
+
+    async def shows(self, live: LiveSession, versions: Iterable[tuple[str, int, int]]) -> bool:
+        """Return True if the sandbox of ``live`` may see all ``versions``: ids of objects, each with a valid time and a
+        transaction.
+
+        Cost: as ``hidden``. Raises: CtxdError corrupt, store_failed.
+        """
+        cleared = self._cleared_of(live)
+        for id, valid_time, tx in versions:
+            if not live.state.is_file(id) or (id, tx) in cleared.versions:
+                continue
+            stored = await self._store.get(id, AsOf(valid_time=valid_time, tx=tx))
+            if stored is not None and await self.shown(live, stored) is None:
+                return False
+            cleared.versions.add((id, tx))
+        return True
+
+    def _cleared_of(self, live: LiveSession) -> _Cleared:
+        since = self._since.get(live.session, 0)
+        cleared = self._cleared.get(live)
+        if cleared is None or cleared.mounts is not live.mounts or cleared.since != since:
+            cleared = self._cleared[live] = _Cleared(live.mounts, since)
+        return cleared
 
     async def _before(self, live: LiveSession, stored: Stored, at: AsOf, *, content: bool) -> Stored | None:
         """Return the version before ``stored``; None if ``stored`` is from before first sight, as all earlier versions

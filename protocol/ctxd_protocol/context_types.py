@@ -76,8 +76,8 @@ CacheBreak = Literal[
     "first_request", "format", "model", "tools", "compaction", "cache_expired", "purge", "budget", "cost"
 ]
 """Reason why a request does not begin with the whole cached prefix of the previous one: there was none, its format,
-model or tools differed, a compaction began a new window, the cache has expired, content in it was purged, or a repack
-for ``budget`` or ``cost``."""
+model or tools differed, a compaction or content hidden from a sandbox began a new window, the cache has expired,
+content in it was purged, or a repack for ``budget`` or ``cost``."""
 
 
 class RequestCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -325,6 +325,37 @@ def test_a_check_does_not_reveal_other_content(
 
 
 @pytest.mark.requirement("BOX-9")
+def test_contexts_from_before_a_sandbox_show_it_no_version_that_is_hidden_from_it(
+    client: SyncClient, start: Callable[..., SyncSession], tmp_path: Path
+) -> None:
+    w, cache = places(tmp_path, "w", "cache")
+    (cache / "a.txt").write_text("first")
+    session, theirs = f"{tmp_path.name}-own", start(workdir=str(cache))
+    session_in(client, session, mount("/w", w), mount("/cache", cache))
+    known = client.file_index(session, "/cache/a.txt").object
+    client.session_append(session, [{"role": "user", "content": "hi"}])
+    request: dict[str, Any] = {"format": "anthropic-messages", "model": "claude-sonnet-4-5"}
+    client.context_assemble(session, **request)
+    (cache / "a.txt").write_text(SECRET)
+    theirs.read("a.txt")
+    client.session_activate(session, known)
+    made = client.context_assemble(session), client.context_assemble(session, **request)
+    assert SECRET in made[0].text and SECRET in json.dumps(made[1].request)
+    client.session_configure(session, mounts=(mount("/w", w),))
+    box = register(client, session)
+    with inside(box) as agent, wire(box) as call:
+        assert "first" in json.dumps(agent.context_show(session, number=1).request)
+        for each in made:
+            assert refused(lambda each=each: agent.context_show(session, number=each.number)) == "assembly_not_found"
+        for params in ({}, {"layout": "append", "format": "text"}, request):
+            answer = json.dumps(call("context.assemble", {"session": session, **params}))
+            assert "result" in json.loads(answer) and SECRET not in answer and "hi" in answer
+        assert SECRET not in json.dumps(call("context.show", {"session": session}))
+    assert SECRET in client.context_show(session, number=made[0].number).text, "the host sees it"
+    client.sandbox_release(box.sandbox)
+
+
+@pytest.mark.requirement("BOX-9")
 def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running, tmp_path: Path) -> None:
     """Every method that a sandbox reaches is called in two states: mounted, and with the mounts moved elsewhere."""
     w, cache = places(tmp_path, "w", "cache")

@@ -98,8 +98,9 @@ class ContextCalls:
             raise CtxdError("invalid_params", "give one of number, turn and at, or none")
         bytes_max = caller.reply_bytes_max
         shown = await self._archive.show(
-            params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max
-        )
+            params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max,
+            confined=caller.is_confined,
+        )  # fmt: skip
         shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
 
