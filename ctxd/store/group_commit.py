@@ -213,9 +213,8 @@ class CommitQueue:
                     self._health.lose(str(error))
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
-                    await self._resolve(batch, chains, journal_writer.shortage)
-                    if journal_writer.compression_due:
-                        await self._thread.call(journal_writer.compress)
+                    await self._resolve(batch, chains)
+                    await self._follow_up(journal_writer, gathers=len(batch) > _SMALL)
                 # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
                 self._batch = batch = ()
         except (sqlite_file.DiskFailed, sqlite_file.FileDamaged, sqlite_file.SqlFailed) as failure:
@@ -233,7 +232,8 @@ class CommitQueue:
         while not self.queue and self._failure is None:
             full, purging = self._health.code == "disk_full", journal_writer.unfinished_purges > 0
             self._wake = anyio.Event()
-            with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
+            retry_delay = 0.0 if journal_writer.purges_clean else purge_delay
+            with anyio.move_on_after(limits.PROBE_S if full else retry_delay if purging else idle_delay):
                 await self._wake.wait()
                 continue
             if followers_wait:
@@ -288,11 +288,8 @@ class CommitQueue:
         self.queued_bytes = 0
         return entries
 
-    async def _resolve(
-        self, batch: Sequence[QueuedWrite], chains: Sequence[bytes], shortage: sqlite_file.DiskFull | None
-    ) -> None:
-        """Resolve ``batch``, a few writes at a time, yielding to the loop in between. Then refuse further writes if
-        there is a ``shortage``, and wake the followers if they are due."""
+    async def _resolve(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
+        """Resolve ``batch``, a few writes at a time, yielding to the loop in between."""
         if ARMED:
             hit("journal.ack")
         for first in range(0, len(batch), _RESOLVED_AT_ONCE):
@@ -304,17 +301,25 @@ class CommitQueue:
                 for raised in pending.resolve(Receipt(pending.seq, chain.hex(), pending.vt), entry.encoded.failure):
                     self._fault(raised)
             self._durable(some)
+
+    async def _follow_up(self, journal_writer: JournalWriter, *, gathers: bool) -> None:
+        """Do what is due after a transaction whose writes are acknowledged: they do not wait for it. Refuse further
+        writes if there is a shortage, and wake the followers if they are due. ``gathers``: let writes arrive."""
+        if journal_writer.follow_up_due:
+            await self._thread.call(journal_writer.follow_up)
         if self._purged is not None:
             self._note_purges()
-        if shortage is not None:
+        if (shortage := journal_writer.shortage) is not None:
             self._health.fill(str(shortage), shortage.hint)
-        if len(batch) > _SMALL:
+        if gathers:
             await _yield_to_loop(_GATHERED_TURNS)
         if (now := anyio.current_time()) >= self._followers_due:
             self._followers_due = inf
             self._wake_followers()
         else:
             self._followers_due = min(self._followers_due, now + limits.FOLLOWERS_DELAY_S)
+        if journal_writer.compression_due:
+            await self._thread.call(journal_writer.compress)
 
     def _note_purges(self) -> None:
         """Wake callers of ``purges_finished`` if no purge is unfinished."""

@@ -29,7 +29,7 @@ from ctxd.store import purge as purging
 from ctxd.store.compression import JOURNAL_WALK, Compression
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.state_directory import StateDir
-from ctxd.store.write_types import PurgeRequest, QueuedWrite
+from ctxd.store.write_types import PurgeRequest, QueuedWrite, purged_ids, split_at_purges
 
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
@@ -106,6 +106,8 @@ class JournalWriter:
         """Number of purges after which something outside the database may still hold purged content."""
         self._removed = 0
         """Number of those for which all files but the write-ahead log are clean."""
+        self.purges_clean = False
+        """True if all files are clean, but the database still records unfinished purges."""
         self._files: dict[Path, tuple[int, int]] = {}
         self.marks: dict[str, int] = {}
         """Marks of followers, by name. Those that have changed are stored by the next transaction."""
@@ -115,6 +117,8 @@ class JournalWriter:
         self._crowded = -limits.CROWDED_S
         self.compression_due = False
         """True if ``compress`` has to be called even under load."""
+        self.follow_up_due = False
+        """True if ``follow_up`` has to be called once the writes of the last transaction are acknowledged."""
         with sqlite_file.faults():
             migrations.migrate(self._path)
             self.shortage = self._artifacts.create()
@@ -261,27 +265,28 @@ class JournalWriter:
             purges = any(entry.encoded.write.purge is not None for entry in entries)
             with self._transaction():
                 chains: list[bytes] = []
-                for run in _runs(entries) if purges else (entries,):
+                for run in split_at_purges(entries) if purges else (entries,):
                     before = chains[-1] if chains else self.head.chain
                     if (purge := run[0].encoded.write.purge) is not None:
                         self._purge(run[0], purge)
                     chains += self._insert(run, before)
+                if self.purges_clean:
+                    purging.finish(self._connection)
                 if self.marks != self._kept_marks and self._clock.monotonic() - self._looked >= limits.WITNESS_S:
                     self._keep_marks()
+            if self.purges_clean:
+                self._note_purges_finished()
             pending = entries[-1].pending
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
-        if purges and any(id.startswith(COMMIT_PREFIX) for entry in entries for id in _purged(entry)):
+        if purges and any(id.startswith(COMMIT_PREFIX) for entry in entries for id in purged_ids(entry)):
             self._snapshots.drop()
         # The commit stands: a full disk from here on does not fail it.
         try:
             with sqlite_file.faults(self._connection):
                 # At every commit, but rarely flushed: it takes two microseconds, and is current after a kill.
                 self._witness.write(self.head, sync=False)
-                if self._log.shorten_due:
-                    self._log.shorten()
-                if self.unfinished_purges:
-                    self.finish_purges()
+                self.follow_up_due = self._log.shorten_due or self.unfinished_purges > 0
                 if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
                     self._looked = now
                     behind = pending.seq - self._compression.places[JOURNAL_WALK]
@@ -290,6 +295,21 @@ class JournalWriter:
         except sqlite_file.DiskFull as error:
             self.shortage = error
         return chains
+
+    def follow_up(self) -> None:
+        """Shorten the write-ahead log if that is due, and take the next step of unfinished purges.
+
+        Raises: ``sqlite_file.DiskFailed``.
+        """
+        self.follow_up_due = False
+        try:
+            with sqlite_file.faults(self._connection):
+                if self._log.shorten_due:
+                    self._log.shorten()
+                if self.unfinished_purges:
+                    self.finish_purges()
+        except sqlite_file.DiskFull as error:
+            self.shortage = error
 
     def _require_place(self) -> None:
         """Raises: StateRemoved if the open files are no longer those in the state directory."""
@@ -327,13 +347,15 @@ class JournalWriter:
             raise PurgeFailed from error
         purge.done = done
         self.unfinished_purges += 1
+        self.purges_clean = False
         encoded.body = done.body
 
     def finish_purges(self) -> None:
-        """Take the next step in removing purged content outside the database; ``purging`` is False once none is left.
+        """Take the next step in removing purged content outside the database; ``unfinished_purges`` is 0 at the end.
 
         First a thread removes artifacts and copies the write-ahead log; then the log is truncated, unless a reader is
-        using it. Never waits: call it again later.
+        using it. The next transaction records the end: that of a write, so that the write waits for one flush, not for
+        two, or one of its own. Never waits: call it again later.
         Raises: ``sqlite_file.DiskFailed``.
         """
         with suppress(sqlite_file.DiskFull), sqlite_file.faults(self._connection):
@@ -341,6 +363,11 @@ class JournalWriter:
                 self._finish_purges()
 
     def _finish_purges(self) -> None:
+        if self.purges_clean:
+            with self._transaction():
+                purging.finish(self._connection)
+            self._note_purges_finished()
+            return
         if self._removed < self.unfinished_purges:
             left = {ref.hex(): ref for ref in purging.unfinished(self._connection)}
             claimed = self._artifacts.claim_removal(left)
@@ -352,10 +379,11 @@ class JournalWriter:
             return
         hit("purge.truncate")
         self._empty_log()
-        if self._log.size == 0:
-            with self._transaction():
-                purging.finish(self._connection)
-            self.unfinished_purges = self._removed = 0
+        self.purges_clean = self._log.size == 0
+
+    def _note_purges_finished(self) -> None:
+        self.unfinished_purges = self._removed = 0
+        self.purges_clean = False
 
     def _remove(self, refs: Sequence[str], done: int) -> None:
         """Clean all files but the write-ahead log, then set ``_removed`` to ``done``. After an error, which the next
@@ -373,7 +401,7 @@ class JournalWriter:
 
     def _finish_purges_waiting(self) -> None:
         """Take all steps of ``finish_purges`` and wait for them; at the start and the end, when no write is waiting."""
-        for _ in range(3):
+        for _ in range(4):
             if self.unfinished_purges:
                 with suppress(sqlite_file.DiskFull):
                     self._log.wait()
@@ -565,22 +593,3 @@ def internal_error(message: str, cause: BaseException | None) -> CtxdError:
     failure = CtxdError("internal_error", message, hint="The daemon's log has the details.", outcome="not_applied")
     failure.__cause__ = cause
     return failure
-
-
-def _purged(entry: QueuedWrite) -> tuple[str, ...]:
-    """The ids of all entities from which the write purged content."""
-    purge = entry.encoded.write.purge
-    return () if purge is None or purge.done is None else purge.done.ids
-
-
-def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
-    """Split ``entries`` so that each purge is alone: it has to see the rows of the writes before it."""
-    first = 0
-    for number, entry in enumerate(entries):
-        if entry.encoded.write.purge is not None:
-            if first < number:
-                yield entries[first:number]
-            yield entries[number : number + 1]
-            first = number + 1
-    if first < len(entries):
-        yield entries[first:]

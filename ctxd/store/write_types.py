@@ -1,6 +1,6 @@
 """Types of writes: submitted, encoded, queued and pending ones, purges, replays, and the listeners of the store."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from ctxd import sqlite_file
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Artifact, Document, encode_content, encode_document
+from ctxd.objects.document import Artifact, Document, encode_document
 from ctxd.store import journal
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
@@ -253,8 +253,8 @@ class EncodedWrite:
                 ref = bytes.fromhex(document.artifact.ref)
                 contents[ref] = (document.artifact.size, None)
                 artifacts.append(document.artifact)
-            elif document.content is not None:
-                data = encode_content(document.content)
+            elif (content := document.content) is not None:
+                data = content if isinstance(content, bytes) else content.encode()
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and rarely read one by one.
@@ -280,6 +280,25 @@ class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
     encoded: EncodedWrite
     pending: Pending
     tx_time: int
+
+
+def purged_ids(entry: QueuedWrite) -> tuple[str, ...]:
+    """The ids of all entities from which the write purged content."""
+    purge = entry.encoded.write.purge
+    return () if purge is None or purge.done is None else purge.done.ids
+
+
+def split_at_purges(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
+    """Split ``entries`` so that each purge is alone: it has to see the rows of the writes before it."""
+    first = 0
+    for number, entry in enumerate(entries):
+        if entry.encoded.write.purge is not None:
+            if first < number:
+                yield entries[first:number]
+            yield entries[number : number + 1]
+            first = number + 1
+    if first < len(entries):
+        yield entries[first:]
 
 
 class StoredWrite(NamedTuple):

@@ -2,12 +2,16 @@
 
 import threading
 
+import anyio
 import apsw
 import pytest
 
 from ctxd import limits, sqlite_file
 from ctxd.sqlite_file import WriteAheadLog
 from ctxd.store.head_witness import Head, WitnessFile
+from ctxd.store.journal_writer import JournalWriter
+from ctxd.store.purge import KIND
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
@@ -181,3 +185,28 @@ async def test_a_store_stops_writing_after_a_copy_whose_disk_failed(tmp_path, mo
             for number in range(100):
                 await store.submit(write(document("a", "text" * 20_000, n=number))).wait()
     assert "the disk is gone" in repr(caught.value)
+
+
+@pytest.mark.anyio
+async def test_a_write_is_acknowledged_before_the_log_is_emptied_for_a_purge(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "PURGE_RETRY_S", 3600.0)  # Only a write takes the next step of the purge.
+    begun, may_end, empty_log = threading.Event(), threading.Event(), JournalWriter._empty_log
+
+    def hold(journal_writer: JournalWriter) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        empty_log(journal_writer)
+
+    async with running(tmp_path / "state") as store:
+        await store.submit(write(document("purged", "a secret"))).wait()
+        monkeypatch.setattr(JournalWriter, "_empty_log", hold)
+        try:
+            purge = PurgeRequest(("purged",), lambda source_hash: source_hash)
+            await store.submit(Write(kind=KIND, principal="p", purge=purge)).wait()
+            with anyio.fail_after(20):
+                while not begun.is_set():
+                    await store.submit(write(document("beside", f"{anyio.current_time()}"))).wait()
+                    await anyio.sleep(0.05)
+        finally:
+            may_end.set()
+        assert await store.purge_residue() == ()
