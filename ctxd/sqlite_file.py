@@ -31,9 +31,10 @@ else:
 Connection = apsw.Connection
 """A connection. One thread at a time may use it."""
 
-CHUNKS: Final = (256, 64, 16, 4, 1)
-"""Rows per INSERT. Few sizes, so that every statement stays prepared; large ones, so that the interpreter lock is
-rarely released: a thread that releases it once per row waits for the event loop once per row."""
+CHUNKS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows per INSERT. Powers of two, so that few statements take any number of rows, and all stay prepared; large ones, so
+that the interpreter lock is rarely released: a thread that releases it once per row waits for the event loop once per
+row."""
 
 BUSY_MS: Final = 10_000
 """Milliseconds that a statement waits for another process's lock."""

@@ -195,12 +195,10 @@ class SqliteBackend:
         head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
         values = []
         for number, version in enumerate(versions):
-            id, valid_time, tx, tx_time = version.id, version.valid_time, version.tx, version.tx_time
-            body, content = version.body, version.content
-            check_sum = crc32(_encode((id, valid_time, tx, tx_time, body, content)))
             place = None if places is None else places[number]
-            stored = body if place is None else place
-            values.append((numbers[id], valid_time, tx, tx_time, stored, content, check_sum))
+            stored = version.body if place is None else place
+            key = numbers[version.id], version.valid_time, version.tx, version.tx_time
+            values.append((*key, stored, version.content, crc32(_encode(version))))
         sqlite_file.insert_rows(self._connection, head, ROW, values)
 
     def rewrite(self, versions: Sequence[Version], places: Sequence[int]) -> None:
@@ -209,10 +207,8 @@ class SqliteBackend:
         where = "WHERE entity=(SELECT n FROM entity WHERE id=?) AND vt=? AND tx=?"
         statement = f"UPDATE version SET body=?, content=?, crc=? {where}"
         for version, place in zip(versions, places, strict=True):
-            id, valid_time, tx, tx_time = version.id, version.valid_time, version.tx, version.tx_time
-            body, content = version.body, version.content
-            check_sum = crc32(_encode((id, valid_time, tx, tx_time, body, content)))
-            self._connection.execute(statement, (place, content, check_sum, id, valid_time, tx)).fetchall()
+            key = version.id, version.valid_time, version.tx
+            self._connection.execute(statement, (place, version.content, crc32(_encode(version)), *key)).fetchall()
 
     def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
         """Return the versions of ``ids`` as of ``at``, without entities that are unknown or deleted there.

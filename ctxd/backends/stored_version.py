@@ -11,11 +11,11 @@ class DamagedVersion(Exception):
     """A row differs from the version that was written, and must not be returned."""
 
 
-class Version(msgspec.Struct, frozen=True, gc=False):
+class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One row: the value of entity ``id`` from ``valid_time`` on, as written by ``tx`` at ``tx_time`` (ms since 1970).
 
     ``body`` is the encoded document, None for a deletion. ``content`` is the BLAKE3 of its text, 32 bytes, None
-    without.
+    without. The checksum of a row is over its MessagePack array of these fields.
     """
 
     id: str

@@ -146,7 +146,8 @@ def identity_hash(type: str, source: Source | None, id: str) -> str:
     """
     if source is None:
         # This is the canonical encoding of an object with these two fields.
-        return hashlib.sha256(b'{"type":%b,"xt/id":%b}' % (_encode_text(type), _encode_text(id))).hexdigest()
+        text = b'{"type":' + _encode_text(type) + b',"xt/id":' + _encode_text(id) + b"}"
+        return hashlib.sha256(text).hexdigest()
     return hashlib.sha256(canonical({"source": source_binding(source), "type": type})).hexdigest()
 
 

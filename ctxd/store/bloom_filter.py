@@ -29,8 +29,7 @@ class BloomFilter:
 
     def add(self, keys: Iterable[str | tuple[str, ...]]) -> None:
         """Add ``keys``."""
-        bits, width = self._parts[-1]
-        mask = (1 << width) - 1
+        bits, width, mask = self._parts[-1]
         for key in keys:
             value = hash(key)
             first = value & mask
@@ -39,24 +38,23 @@ class BloomFilter:
             bits[second >> 3] |= 1 << (second & 7)
             self._left -= 1
             if self._left == 0:
-                bits, width = _part(_LARGE_BITS)
-                mask = (1 << width) - 1
-                self._parts.append((bits, width))
+                bits, width, mask = part = _part(_LARGE_BITS)
+                self._parts.append(part)
 
     def lacks(self, key: str | tuple[str, ...]) -> bool:
         """Return True if ``key`` was certainly never added."""
         if not self.whole:
             return False
         value = hash(key)
-        for bits, width in self._parts:
-            first = value & (1 << width) - 1
+        for bits, width, mask in self._parts:
+            first = value & mask
             second = first & ~_NEAR | value >> width & _NEAR
             if bits[first >> 3] >> (first & 7) & 1 and bits[second >> 3] >> (second & 7) & 1:
                 return False
         return True
 
 
-def _part(width: int) -> tuple[memoryview, int]:
-    """Return 2 ** ``width`` zero bits, and ``width``."""
+def _part(width: int) -> tuple[memoryview, int, int]:
+    """Return 2 ** ``width`` zero bits, ``width``, and a mask of as many bits."""
     # Anonymous memory: unlike a bytearray's, its pages cost memory and time only once they are written.
-    return memoryview(mmap(-1, 1 << (width - 3))), width
+    return memoryview(mmap(-1, 1 << (width - 3))), width, (1 << width) - 1

@@ -244,11 +244,13 @@ class EncodedWrite:
         contents: dict[bytes, tuple[int, bytes | None]] = {}
         artifacts: list[Artifact] = []
         size = _ENTRY_BYTES
-        if len(write.puts) > 1 and len(by_id := {document.id: document for document in write.puts}) < len(write.puts):
+        ids = [document.id for document in write.puts]
+        if len(set(ids)) < len(ids):
             # If a write puts an entity twice, the last version counts.
-            write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
+            by_id = {document.id: document for document in write.puts}
+            write, ids = msgspec.structs.replace(write, puts=tuple(by_id.values())), list(by_id)
         for document in write.puts:
-            ref = bytes.fromhex(write.unchanged.get(document.id, "")) or None
+            ref = bytes.fromhex(write.unchanged.get(document.id, "")) or None if write.unchanged else None
             if document.artifact is not None:
                 ref = bytes.fromhex(document.artifact.ref)
                 contents[ref] = (document.artifact.size, None)
@@ -259,15 +261,16 @@ class EncodedWrite:
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and rarely read one by one.
                 contents[ref] = (len(data), sqlite_file.pack_content(data) if document.type == "commit" else data)
-            elif (packed := write.packed.get(document.id)) is not None:
+            elif write.packed and (packed := write.packed.get(document.id)) is not None:
                 ref = packed.hash
                 contents[ref] = packed.size, packed.data
             valid_time = write.valid_times.get(document.id) if write.valid_times else None
             puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:
             puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
+            ids = [put.id for put in puts]
         self.write, self.puts, self.contents, self.artifacts = write, puts, contents, artifacts
-        self.ids = tuple([put.id for put in puts])
+        self.ids = tuple(ids)
         self.body = journal.encode_body(write.request, write.result, write.knows, puts)
         for length, _ in contents.values():
             size += length
