@@ -6,9 +6,13 @@ their own.
 
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 import anyio
+
+_SCHEDULED: Final = Path("/proc/self/schedstat")
+"""Nanoseconds for which the main thread has run, and has waited for a processor."""
 
 
 class Clock(Protocol):
@@ -20,8 +24,9 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
 
-    def processor_s(self) -> float:
-        """Seconds of processor time that all threads of this process have used."""
+    def processor_demand_s(self) -> float:
+        """Seconds of processor time that all threads of this process have used, plus the seconds for which its main
+        thread has waited for a processor."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds``. Cancel: safe."""
@@ -37,8 +42,13 @@ class SystemClock:
     monotonic = staticmethod(time.monotonic)
     """See ``Clock.monotonic``."""
 
-    processor_s = staticmethod(time.process_time)
-    """See ``Clock.processor_s``."""
+    def processor_demand_s(self) -> float:
+        """See ``Clock.processor_demand_s``. The wait is 0 on a kernel without scheduler statistics."""
+        try:
+            waited_ns = int(_SCHEDULED.read_bytes().split()[1])
+        except (OSError, LookupError):
+            waited_ns = 0
+        return time.process_time() + waited_ns / 1e9
 
     async def sleep(self, seconds: float) -> None:
         """See ``Clock.sleep``."""

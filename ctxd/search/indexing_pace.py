@@ -12,8 +12,9 @@ from ctxd.clock import Clock
 IDLE_SHARE: Final = 0.8
 """Maximum share of one processor that indexing takes if the daemon has no other work."""
 
-BUSY_SHARE: Final = 0.05
-"""The share if other work uses a whole processor."""
+BUSY_SHARE: Final = 0.03
+"""The share if other work uses a whole processor. Writes at that rate add rows faster than a small share can index, so
+indexing catches up after them; a larger share only slows them down."""
 
 SLICE_S: Final = 0.1
 """Seconds of a rest after which the use of the processor is measured again."""
@@ -34,9 +35,10 @@ class IndexingPace:
         clock, rested = self._clock, 0.0
         with anyio.CancelScope() as self._scope:
             while (left := worked * (1 / self._share - 1) - rested) > 0:
-                began, used, seconds = clock.monotonic(), clock.processor_s(), min(left, SLICE_S)
+                began, used, seconds = clock.monotonic(), clock.processor_demand_s(), min(left, SLICE_S)
                 await clock.sleep(seconds)
-                others = (clock.processor_s() - used) / max(seconds, clock.monotonic() - began)
+                # The demand: beside other processes, the daemon uses less than it needs.
+                others = (clock.processor_demand_s() - used) / max(seconds, clock.monotonic() - began)
                 # Squared: near the limit of a processor, indexing soon delays the calls of others.
                 self._share = max(BUSY_SHARE, IDLE_SHARE * max(0.0, 1 - others) ** 2)
                 rested += seconds

@@ -172,6 +172,7 @@ class _Changes:
         self._texts: dict[int, list[IndexedText]] = {}
         self._replaced: dict[int, int] = {}
         self._sessions: dict[int, SessionRow] = {}
+        self._session_numbers: dict[str, int] = {}
         self._purged: set[int] = set()
         self.size = 0
 
@@ -288,7 +289,12 @@ class _Changes:
         self._replaced[entity] = max(most, self._replaced.get(entity, 0))
 
     def _number_of(self, session: str | None) -> int:
-        return 0 if session is None else self._journal.number(session_object_id(session))
+        if session is None:
+            return 0
+        number = self._session_numbers.get(session)
+        if number is None:
+            number = self._session_numbers[session] = self._journal.number(session_object_id(session))
+        return number
 
     def _known_session(self, session: int) -> SessionRow | None:
         return self._sessions.get(session) or self._index.session(session)

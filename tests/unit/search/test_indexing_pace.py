@@ -1,5 +1,9 @@
 """How long indexing rests, by the processor time that the rest of the daemon uses."""
 
+import os
+import subprocess
+import sys
+
 import anyio
 import pytest
 
@@ -22,7 +26,7 @@ class UsedClock(SystemClock):
     def monotonic(self) -> float:
         return self.now
 
-    def processor_s(self) -> float:
+    def processor_demand_s(self) -> float:
         return self._processor
 
     async def sleep(self, seconds: float) -> None:
@@ -98,3 +102,17 @@ async def test_a_search_that_finds_the_index_damaged_ends_the_rest_before_the_re
     monkeypatch.setattr(IndexingPace, "interrupt", lambda pace: interrupted.append(pace))
     SearchIndex(SystemClock(), None).make_anew()
     assert len(interrupted) == 1
+
+
+def test_a_busy_process_demands_a_whole_processor_even_if_it_shares_one() -> None:
+    processors, clock = os.sched_getaffinity(0), SystemClock()
+    os.sched_setaffinity(0, {min(processors)})
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            began, demanded = clock.monotonic(), clock.processor_demand_s()
+            while clock.monotonic() < began + 0.3:
+                pass
+            other.kill()
+            assert clock.processor_demand_s() - demanded > 0.25
+    finally:
+        os.sched_setaffinity(0, processors)
