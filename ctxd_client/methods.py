@@ -1424,24 +1424,37 @@ class ClientMethods(ABC):
         )
 
     async def commit_import(
-        self, session: str, format: str, content_base64: str, deltas: Sequence[ImportedDelta]
+        self,
+        session: str,
+        format: str,
+        content_base64: bytes,
+        deltas: Sequence[ImportedDelta],
+        *,
+        compression: Literal["zstd"] | None = None,
     ) -> CommitImportResult:
         """Commit many existing deltas in one write.
 
         A repeated call writes nothing: the same delta in the same thread after the same parent is one commit, whenever
         it is imported.
 
-        ``content_base64``: the concatenated bytes of all of them.
+        ``content_base64``: the concatenated bytes of all of them, at most 16 MiB; with ``compression``, one Zstandard
+        frame that holds them.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_removed,
         session_owned_elsewhere); ``InvalidCall`` (unsupported).
 
-        Example: ``(await client.commit_import("s1", "claude-code-v1", "eyJ0eXBlIjoidXNlciIsIm1lc3NhZ2UiOnsiY29udGVudCI6IldoeSBkb2VzIHRoZSB0ZXN0IGZhaWw/In19Cg==", [ImportedDelta(size=64, valid_time=1767323045000)])).commits``
+        Example: ``(await client.commit_import("s1", "claude-code-v1", b'{"type":"user","message":{"content":"Why does the test fail?"}}\\n', [ImportedDelta(size=64, valid_time=1767323045000)])).commits``
         """
         return await self.call(
             Call(
                 "commit.import",
-                CommitImportParams(session=session, format=format, content_base64=content_base64, deltas=tuple(deltas)),
+                CommitImportParams(
+                    session=session,
+                    format=format,
+                    content_base64=content_base64,
+                    deltas=tuple(deltas),
+                    compression=compression,
+                ),
                 CommitImportResult,
             )
         )

@@ -3,8 +3,7 @@
 An existing commit is recognised by its content and its parent, at any instant, so a killed import can be repeated.
 """
 
-from binascii import Error as Base64Error
-from binascii import a2b_base64
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -32,9 +31,15 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.store import commit_index
 from ctxd.store.write_types import PackedText, Write
+from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secret_types import SecretPolicy, Secrets
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _DECIDED_AT_ONCE: Final = 50
 """Deltas after which other calls get a turn: deciding about them takes some 5 ms."""
@@ -98,7 +103,7 @@ class CommitImports:
 
         found: list[_Imported] = []
         for one, capture, given in zip(
-            await off_loop(len(params.content_base64), work), captures, params.deltas, strict=True
+            await off_loop(sum(one.size for one in params.deltas), work), captures, params.deltas, strict=True
         ):
             if isinstance(one, bytes):
                 kept = await self._commits.captured(capture, params.format, decode_content(one), sandbox=None)
@@ -191,15 +196,26 @@ def _place(fields: Fields, ref: str) -> _Place:
 
 def _contents(params: wire.CommitImportParams) -> list[bytes]:
     """The bytes of each delta. Raises: CtxdError ``invalid_params``."""
-    try:
-        whole = a2b_base64(params.content_base64, strict_mode=True)
-    except (Base64Error, ValueError) as error:
-        raise CtxdError("invalid_params", f"content_base64 is not base64: {error}", outcome="not_applied") from error
     ends = list(accumulate(one.size for one in params.deltas))
+    whole = params.content_base64
+    if params.compression is not None:
+        whole = _decompressed(whole, ends[-1])
     if ends[-1] != len(whole):
         message = f"content_base64 has {len(whole):,} bytes, the deltas together have {ends[-1]:,}"
         raise CtxdError("invalid_params", message, hint="Give the size of each delta.", outcome="not_applied")
     return [whole[start:end] for start, end in pairwise((0, *ends))]
+
+
+def _decompressed(packed: bytes, size: int) -> bytes:
+    """The first bytes in a Zstandard frame, one more than ``size`` at most. Raises: CtxdError ``invalid_params``."""
+    if size > FRAME_BYTES_HOST_MAX:
+        message = f"the deltas together have {size:,} bytes, more than {FRAME_BYTES_HOST_MAX:,}"
+        raise CtxdError("invalid_params", message, hint="Send several calls.", outcome="not_applied")
+    try:
+        return zstd.ZstdDecompressor().decompress(packed, size + 1)
+    except (zstd.ZstdError, MemoryError) as error:
+        message = f"content_base64 is not a Zstandard frame: {error}"
+        raise CtxdError("invalid_params", message, outcome="not_applied") from error
 
 
 def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.ImportedDelta, data: bytes) -> _Imported:

@@ -1,6 +1,7 @@
 """IMP: ``commit.import``: many commits in a call, each once however the import is cut."""
 
 import re
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,6 +15,11 @@ from tests.crash.daemon import DaemonProcess, daemon_process
 from tests.crash.wire import Gone, Wire
 from tests.spec.refusal import refused
 from tests.spec.secrecy import TOKEN
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 LINES = "claude-code-v1"
 
@@ -29,7 +35,7 @@ def sent(client: SyncClient, session: str, *texts: str, at: int | None = 1_000) 
         ImportedDelta(size=len(content), after=number - 1 if number else None, valid_time=at)
         for number, content in enumerate(contents)
     ]
-    return client.commit_import(session, LINES, b64encode(b"".join(contents)).decode(), deltas)
+    return client.commit_import(session, LINES, b"".join(contents), deltas)
 
 
 def all_of(client: SyncClient, session: str) -> dict[str, Commit]:
@@ -53,7 +59,7 @@ def test_the_deltas_of_a_call_are_commits_that_continue_each_other(client: SyncC
         ImportedDelta(size=len(contents[2]), after=0, thread_id="agent"),
         ImportedDelta(size=len(contents[3])),
     ]
-    made = client.commit_import(session, LINES, b64encode(b"".join(contents)).decode(), deltas)
+    made = client.commit_import(session, LINES, b"".join(contents), deltas)
     assert made.made == 4 and made.receipt is not None
     found = all_of(client, session)
     a, b, c, d = (found[commit] for commit in made.commits)
@@ -78,7 +84,7 @@ def test_commits_are_there_once_however_the_calls_are_cut_and_whenever_they_come
     client.commit_annotate(first.commits[0], "noted since")
     assert sent(client, session, "a", at=3_000).commits == first.commits[:1]
     assert len(all_of(client, session)) == 4
-    twice = b64encode(line("z") * 2).decode()
+    twice = line("z") * 2
     one = ImportedDelta(size=len(line("z")))
     same = client.commit_import(session, LINES, twice, [one, one])
     assert same.made == 1 and len(set(same.commits)) == 1, "the same delta after the same parent"
@@ -87,30 +93,46 @@ def test_commits_are_there_once_however_the_calls_are_cut_and_whenever_they_come
 @pytest.mark.requirement("IMP-10")
 def test_a_call_is_written_whole_or_refused_with_its_reason(client: SyncClient, session: str) -> None:
     text = line("a")
-    content, one = b64encode(text).decode(), ImportedDelta(size=len(text))
+    one = ImportedDelta(size=len(text))
     for given, deltas, reason in (
-        ("%", [one], "base64"),
-        (content, [ImportedDelta(size=len(text) - 1)], "bytes"),
-        (content, [one, one], "bytes"),
-        (content, [ImportedDelta(size=len(text), after=0)], r"deltas\[0\].after is 0"),
-        (
-            b64encode(text * 2).decode(),
-            [one, ImportedDelta(size=len(text), after=0, parent="ctx-00000000")],
-            "after is 0",
-        ),
-        (b64encode(b"x" * len(text)).decode(), [one], "line 1 is not JSON"),
-        (content, [ImportedDelta(size=len(text), valid_time=2**52)], "not in the past"),
+        (text, [ImportedDelta(size=len(text) - 1)], "bytes"),
+        (text, [one, one], "bytes"),
+        (text, [ImportedDelta(size=len(text), after=0)], r"deltas\[0\].after is 0"),
+        (text * 2, [one, ImportedDelta(size=len(text), after=0, parent="ctx-00000000")], "after is 0"),
+        (b"x" * len(text), [one], "line 1 is not JSON"),
+        (text, [ImportedDelta(size=len(text), valid_time=2**52)], "not in the past"),
     ):
         with refused("invalid_params") as caught:
             client.commit_import(session, LINES, given, deltas)
         assert re.search(reason, caught.value.message)
     with refused("commit_not_found"):
-        client.commit_import(
-            session, LINES, b64encode(text * 2).decode(), [one, ImportedDelta(size=len(text), parent="ctx-00000000")]
-        )
+        client.commit_import(session, LINES, text * 2, [one, ImportedDelta(size=len(text), parent="ctx-00000000")])
     with refused("session_not_found"):
-        client.commit_import("nobody", LINES, content, [one])
+        client.commit_import("nobody", LINES, text, [one])
     assert not all_of(client, session)
+
+
+@pytest.mark.requirement("IMP-10")
+def test_the_deltas_of_a_call_may_be_compressed(client: SyncClient, session: str) -> None:
+    contents = [line("a"), line("b" * 100_000)]
+    deltas = [ImportedDelta(size=len(contents[0])), ImportedDelta(size=len(contents[1]), after=0)]
+    packed = zstd.compress(b"".join(contents))
+    made = client.commit_import(session, LINES, packed, deltas, compression="zstd")
+    assert made.made == 2
+    assert client.commit_import(session, LINES, b"".join(contents), deltas).commits == made.commits
+    tip = client.commit_materialize(made.commits[1])
+    assert str(tip.content).encode() == b"".join(contents)
+    bomb = zstd.compress(bytes(100_000_000))
+    for content, given, reason in (
+        (b"".join(contents), deltas, "not a Zstandard frame"),
+        (packed, deltas[:1], "the deltas together"),
+        (packed[:-1], deltas, "bytes"),
+        (bomb, deltas, "the deltas together"),
+        (bomb, [ImportedDelta(size=100_000_000)], "more than 16,777,216"),
+    ):
+        with refused("invalid_params") as caught:
+            client.commit_import(session, LINES, content, given, compression="zstd")
+        assert reason in caught.value.message
 
 
 @pytest.mark.requirement("IMP-10")

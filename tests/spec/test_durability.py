@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sysconfig
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -121,7 +120,7 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="w")
     yield made.receipt
     given = ImportedDelta(size=8, parent=made.commit.commit)
-    yield client.commit_import("w", "claude-code-v1", b64encode(b'{"n":2}\n').decode(), [given]).receipt
+    yield client.commit_import("w", "claude-code-v1", b'{"n":2}\n', [given]).receipt
     yield client.commit_annotate(made.commit.commit, "It works.").receipt
     yield client.commit_tag(made.commit.commit, "works").receipt
     yield client.object_purge("c-1").receipt

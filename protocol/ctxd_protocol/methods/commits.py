@@ -117,13 +117,15 @@ class ImportedDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CommitImportParams(Params, frozen=True, kw_only=True):
     """Deltas of a session, at most 1,000, all in the form of ``format``.
 
-    ``content_base64``: the concatenated bytes of all of them.
+    ``content_base64``: the concatenated bytes of all of them, at most 16 MiB; with ``compression``, one Zstandard frame
+    that holds them.
     """
 
     session: SessionIdText
     format: FormatText
-    content_base64: str
+    content_base64: bytes
     deltas: Annotated[tuple[ImportedDelta, ...], msgspec.Meta(min_length=1, max_length=IMPORTED_DELTAS_MAX)]
+    compression: Literal["zstd"] | None = None
 
 
 class CommitImportResult(Result, frozen=True, kw_only=True):
