@@ -228,22 +228,23 @@ def opaque(kind: str, record: Record, **fields: Any) -> OpaqueEvent:  # noqa: AN
 
 def rest(record: Record, *used: str) -> dict[str, Any] | None:
     """Return the members of ``record`` except ``used``, those that have fields in an event; None if nothing is left."""
-    return {name: value for name, value in record.items() if name not in used} or None
+    left = dict(record)
+    for name in used:
+        left.pop(name, None)
+    return left or None
 
 
 def milliseconds(value: object) -> int | None:
     """Return a time in ms since 1970, from such a number or from ISO 8601 text (UTC if it has no offset); None for
     other values, and for numbers that a double cannot hold exactly."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return round(value) if abs(value) <= SAFE_INTEGER_MAX else None
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
             return None
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return round(value) if abs(value) <= SAFE_INTEGER_MAX else None
     return None
 
 
@@ -291,13 +292,16 @@ def usage_of(found: object, *, input: str, output: str, cache_read: str, cache_w
     """Return the token counts in ``found``, under the names that a format uses; None if it has neither input nor
     output."""
     counts = record_of(found)
-    if not any(number_of(counts.get(name)) is not None for name in (input, output)):
+    sent, received = number_of(counts.get(input)), number_of(counts.get(output))
+    if sent is None and received is None:
         return None
-
-    def count(name: str) -> int:
-        return max(0, number_of(counts.get(name)) or 0)
-
-    return Usage(input=count(input), output=count(output), cache_read=count(cache_read), cache_write=count(cache_write))
+    read, written = number_of(counts.get(cache_read)), number_of(counts.get(cache_write))
+    return Usage(
+        input=max(0, sent or 0),
+        output=max(0, received or 0),
+        cache_read=max(0, read or 0),
+        cache_write=max(0, written or 0),
+    )
 
 
 def attachment_of(media_type: str, source: object, name: str | None = None) -> Attachment:
