@@ -30,11 +30,15 @@ class SpawningCalls:
     def __contains__(self, call: str) -> bool:
         return call in self._calls
 
-    def note(self, events: Iterable[Event], place: int) -> None:
-        """Note the calls and results in the line at ``place``. A call that continues a sub-agent did not spawn it."""
+    def note(self, events: Iterable[Event], place: int) -> bool:
+        """Note the calls and results in the line at ``place``. A call that continues a sub-agent did not spawn it.
+        Returns: True if ``events`` have a call that spawns sub-agents."""
+        is_spawning = False
         for event in events:
-            if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
-                self._calls[event.call] = place
+            if isinstance(event, ToolCallEvent):
+                if event.tool in _SPAWNING:
+                    self._calls[event.call] = place
+                    is_spawning = True
             elif isinstance(event, ToolResultEvent) and (call := self._calls.get(event.call or "")) is not None:
                 for name in _spawned_in(event):
                     self._results.setdefault(name, []).append(call)
@@ -42,6 +46,7 @@ class SpawningCalls:
                 started, spawner = _started_in(record_of(event.data))
                 if started:
                     self._results.setdefault(started, []).append(self._calls.get(spawner, place))
+        return is_spawning
 
     def line(self, keys: Iterable[str], last: int | None = None) -> int | None:
         """Return the place of the call of the sub-agent with these ``keys`` (``Transcript.spawn_keys``), if any.
@@ -55,11 +60,6 @@ class SpawningCalls:
             if found := self._results.get(key):
                 return max((place for place in found if last is not None and place <= last), default=found[0])
         return None
-
-
-def spawns(events: Iterable[Event]) -> bool:
-    """Return whether ``events`` have a call that spawns sub-agents."""
-    return any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events)
 
 
 def _spawned_in(result: ToolResultEvent) -> Iterator[str]:

@@ -5,15 +5,64 @@ The routes of ``transcript_plan`` only choose between such chains.
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from ctxd.formats.compacted_window import FROM_AGENT, newest_within, replaces
-from ctxd.formats.delta_formats import measure_event
+from ctxd.formats.delta_formats import CONVERSATION, measure_event
 from ctxd.imports.plan_types import Start
 from ctxd.transcripts.claude_code import QUEUE, is_typed
 from ctxd.transcripts.record_decoding import Record, number_of, record_of
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent
+
+
+class LineEvents(NamedTuple):
+    """The events of a line, and what decides about its chain: the event that ``begun`` a turn, the ``compaction`` with
+    a replacement for everything before, and whether a person typed, or any message ``is_spoken``; the number of its
+    ``messages``, the bytes of their ``text``, and its ``oldest`` and ``newest`` time. ``is_counted``: these messages
+    are all, as no change of a queue is among the events, which may be a message together with the lines before it."""
+
+    events: Sequence[Event]
+    begun: Event | None
+    compaction: CompactionEvent | None
+    is_typed: bool
+    is_spoken: bool
+    messages: int
+    text: int
+    oldest: int | None
+    newest: int | None
+    is_counted: bool
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> "LineEvents":
+        """Find what the ``events`` of one line decide."""
+        begun = turn_in(events)
+        messages = text = 0
+        is_counted = True
+        for event in events:
+            if isinstance(event, CONVERSATION):
+                found, size = measure_event(event)
+                messages += found
+                text += size
+            elif isinstance(event, OpaqueEvent) and event.kind == QUEUE:
+                is_counted = is_counted and record_of(event.data).get("operation") != "remove"
+        times = [event.at for event in events if event.at is not None]
+        return cls(
+            events, begun, replacement_in(events), any(map(is_typed, events)), bool(messages) or begun is not None,
+            messages, text, min(times, default=None), max(times, default=None), is_counted,
+        )  # fmt: skip
+
+    def count_kinds(self, counts: Counter[str]) -> None:
+        """Add the events to the number of each kind in ``counts``."""
+        for event in self.events:
+            counts[_tag(type(event))] += 1
+
+
+@cache
+def _tag(kind: type[Event]) -> str:
+    return str(kind.__struct_config__.tag)
 
 
 class Branch:
@@ -40,25 +89,19 @@ class Branch:
         self.is_counted = True
         self.has_spoken = self.ends_with_boundary = self.begins_with_summary = False
 
-    def append(self, place: int, line: bytes, events: Sequence[Event], *, is_late: bool = False) -> int | None:
-        """Add a line with ``events``. ``is_late``: one of its children is in the chain already, after which the next
-        prompt continues it. Returns: the newest time in ``events``."""
+    def append(self, place: int, line: bytes, found: LineEvents, *, is_late: bool = False) -> None:
+        """Add a line with the events ``found``. ``is_late``: one of its children is in the chain already, after which
+        the next prompt continues it."""
         self.lines.append(line)
         self.places.append(place)
         self.size += len(line)
         self.last = place
-        if not is_late and any(map(is_typed, events)):
+        if found.is_typed and not is_late:
             self.last_typed = place
-        for event in events:
-            messages, size = measure_event(event)
-            self.messages += messages
-            self.text += size
-            queued = record_of(event.data) if isinstance(event, OpaqueEvent) and event.kind == QUEUE else {}
-            if queued.get("operation") == "remove":
-                # Together with the lines before it, it may be a message.
-                self.is_counted = False
-        self.times.append(max((event.at for event in events if event.at is not None), default=None))
-        return self.times[-1]
+        self.messages += found.messages
+        self.text += found.text
+        self.is_counted = self.is_counted and found.is_counted
+        self.times.append(found.newest)
 
     def give(self, places: Sequence[int], to: "Branch") -> list[int]:
         """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others. Cost:
@@ -81,7 +124,7 @@ class Branch:
 
 def replacement_in(events: Sequence[Event]) -> CompactionEvent | None:
     """Return the compaction with the replacement for everything before it, None without one."""
-    return next((event for event in events if replaces(event)), None)
+    return next(filter(replaces, events), None)
 
 
 class LineTimes:

@@ -8,18 +8,18 @@ of its first line; if the parent is within a delta, it begins one commit earlier
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ctxd.capture.stream_checkpoints import Trigger
-from ctxd.formats.delta_formats import CONVERSATION, tokens_of
+from ctxd.formats.delta_formats import tokens_of
 from ctxd.imports.compaction_kept_marks import CompactionMarks, KeptMark
 from ctxd.imports.existing_events import ExistingEvents
 from ctxd.imports.line_ids import LineIds
 from ctxd.imports.plan_types import CONTINUED, ROOT, PlannedDelta, Repeated, Start
-from ctxd.imports.spawning_calls import SpawningCalls, spawns
-from ctxd.imports.transcript_branch import BegunTurns, Branch, LineTimes, replacement_in, rolled_back, turn_in
-from ctxd.transcripts.claude_code import BOUNDARY, is_rewind, is_typed
+from ctxd.imports.spawning_calls import SpawningCalls
+from ctxd.imports.transcript_branch import BegunTurns, Branch, LineEvents, LineTimes, rolled_back, turn_in
+from ctxd.transcripts.claude_code import BOUNDARY, is_rewind
 from ctxd.transcripts.codex import HISTORY
 from ctxd.transcripts.format_detection import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
@@ -110,22 +110,22 @@ class TranscriptPlan:
                 self._ids.pass_over(id, record)
                 return
         self._to, self._is_late = None, False  # Late: a child of the line was written before it.
-        yield from self._route(self, record, events)
+        found = LineEvents.of(events)
+        yield from self._route(self, record, found)
         branch = self._to or self._main_branch()
-        if (begun := turn_in(events)) is not None and not branch.agent:
+        if (begun := found.begun) is not None and not branch.agent:
             if branch.has_spoken and not self.keeps_cuts:
                 yield self._cut(branch, "turn_boundary")
             self._turns.add(begun, self._task or branch.start, place)
             self._task, self._is_task_begun, self._has_turn = None, False, True
-        compaction = replacement_in(events)
-        if compaction is not None:
+        if found.compaction is not None:
             yield from self._cut_before_boundary(branch)
-        self._append(branch, place, line.to_store, events)
+        self._append(branch, place, line.to_store, found)
         branch.ends_with_boundary = record.get("subtype") == BOUNDARY
         self._marks.note(record, place)
         self._ids.note(id, record, place)
-        self.spawning.note(events, place)
-        yield from self._due(branch, events, compaction)
+        is_spawning = self.spawning.note(events, place)
+        yield from self._due(branch, found.compaction, is_spawning=is_spawning)
 
     def _unrecorded(
         self, existing: ExistingEvents, line: SourceLine, events: list[Event]
@@ -141,10 +141,8 @@ class TranscriptPlan:
             self._ids.forget(parent_of(record_of(line.record)))
         return found, events
 
-    def _due(
-        self, branch: Branch, events: Sequence[Event], compaction: CompactionEvent | None
-    ) -> Iterator[PlannedDelta]:
-        """Cut the deltas that are due after a line with ``events``."""
+    def _due(self, branch: Branch, compaction: CompactionEvent | None, *, is_spawning: bool) -> Iterator[PlannedDelta]:
+        """Cut the deltas that are due after a line with ``compaction``, or with a call that spawns sub-agents."""
         if compaction is not None:
             mark = self._marks.take(compaction)
             kept = self._kept(mark, compaction, branch)
@@ -158,7 +156,7 @@ class TranscriptPlan:
             made = self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
             self._kept_in.update((bisect_left(self.starts, each.start), self.made) for each in own)
             yield made
-        elif not self.keeps_cuts and spawns(events):
+        elif is_spawning and not self.keeps_cuts:
             yield self._cut(branch, "tool_call")
         elif not self.keeps_cuts and branch.size >= DELTA_BYTES and (branch.has_spoken or self.newest is not None):
             yield self._cut(branch, "explicit")
@@ -285,19 +283,19 @@ class TranscriptPlan:
         self._to = self._branch(kept or self.at_line(place), agent, after=place)
         self._to.begins_with_summary = kept is not None
 
-    def _begin_anew(self, events: Sequence[Event]) -> None:
+    def _begin_anew(self, found: LineEvents) -> None:
         """Begin a chain with a root record, unless only records without a message, such as settings, were before it."""
         if (main := self._main) is not None and main.number and main.begin == ROOT and main.last_spoken < 0:
             return
-        is_new_turn = self.existing is None and (self._has_turn or self.copied) and any(map(is_typed, events))
+        is_new_turn = self.existing is None and (self._has_turn or self.copied) and found.is_typed
         if is_new_turn or (main is not None and main.last_spoken >= 0):
             self._main = self._to = self._branch(ROOT, self._agent, after=-1)
 
-    def _note_aside(self, place: int, events: Sequence[Event]) -> None:
+    def _note_aside(self, place: int, found: LineEvents) -> None:
         """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
         before the prompt with which a branch begins."""
         is_before = self._branches[self._branch_of[place]].last_typed > place
-        if place in self._aside or (is_before and not any(isinstance(event, CONVERSATION) for event in events)):
+        if place in self._aside or (is_before and not found.messages):
             self._aside[self._place] = place
 
     def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
@@ -322,22 +320,22 @@ class TranscriptPlan:
         start = self._start if main is None else main.begin
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
 
-    def _append(self, branch: Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
-        at = branch.append(place, line, events, is_late=self._is_late)
+    def _append(self, branch: Branch, place: int, line: bytes, found: LineEvents) -> None:
+        branch.append(place, line, found, is_late=self._is_late)
+        at = found.newest
         self._branch_of[place] = branch.number
         self._pending += len(line)
         if at is not None and branch.agent == self._agent:
             self.newest = max(self.newest or 0, at)
             self._clock.note(at, place)
-        for event in events:
-            self.counts[str(event.__struct_config__.tag)] += 1
-            if event.at is not None:
-                self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
-            if isinstance(event, CONVERSATION) or turn_in((event,)) is not None:
-                self._spoken[place] = branch.has_spoken = True
-                branch.last_spoken = branch.last_spoken if self._is_late else place
-            elif self._route is _pi and changes_window(event):
-                self._spoken[place] = True
+        if found.oldest is not None:
+            self._oldest = found.oldest if self._oldest is None else min(self._oldest, found.oldest)
+        found.count_kinds(self.counts)
+        if found.is_spoken:
+            self._spoken[place] = branch.has_spoken = True
+            branch.last_spoken = branch.last_spoken if self._is_late else place
+        elif self._route is _pi:
+            self._spoken[place] = any(map(changes_window, found.events))
 
     def _cut(
         self, branch: Branch, trigger: Trigger, *, upto: int | None = None, summary: str | None = None,
@@ -438,9 +436,9 @@ class TranscriptPlan:
 # --- routes: the branch of a line ---
 
 
-def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+def _linear(plan: TranscriptPlan, record: Record, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route to one chain, and to one for each sub-agent named by a line."""
-    agent = next((event.sidechain for event in events if event.sidechain), None)
+    agent = next((event.sidechain for event in found.events if event.sidechain), None)
     if agent is not None and agent != plan._agent:
         yield from _to_agent(plan, agent)
 
@@ -453,7 +451,7 @@ def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
     plan._to = plan._agents[agent]
 
 
-def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+def _claude_code(plan: TranscriptPlan, record: Record, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route by ``parentUuid``. A branch begins with a typed prompt: siblings of other kinds belong to one step."""
     if is_rewind(record):
         yield from _rewind(plan, as_text(record.get("leafUuid")))
@@ -475,24 +473,24 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
         plan._is_late = True
         plan._main = plan._to = plan._branches[plan._branch_of[child]]
     elif not parent and not is_boundary:
-        plan._begin_anew(events)
+        plan._begin_anew(found)
     elif place is not None:
-        yield from _claude_child(plan, place, events)
+        yield from _claude_child(plan, place, found)
 
 
-def _claude_child(plan: TranscriptPlan, place: int, events: list[Event]) -> Iterator[PlannedDelta]:
+def _claude_child(plan: TranscriptPlan, place: int, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route a record of the conversation after its parent at ``place``."""
     if place in plan.outside:
-        if any(map(is_typed, events)) and not plan._goes_on_from(place):
+        if found.is_typed and not plan._goes_on_from(place):
             yield from plan._after(place)
             plan._main = plan._to
         return
     branch = plan._branches[plan._branch_of[place]]
-    if any(map(is_typed, events)) and (place in plan._aside or branch.last_spoken > place):
+    if found.is_typed and (place in plan._aside or branch.last_spoken > place):
         yield from plan._after_turn(place)
     else:
         plan._go_on(branch, place)
-        plan._note_aside(place, events)
+        plan._note_aside(place, found)
     plan._main = plan._to
 
 
@@ -523,7 +521,7 @@ def _rewind(plan: TranscriptPlan, leaf: str) -> Iterator[PlannedDelta]:
         plan._ids.relink(leaf, plan._place)
 
 
-def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+def _pi(plan: TranscriptPlan, record: Record, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route by ``parentId`` alone. An entry without one, or with an unknown one, is a root."""
     if "parentId" not in record:
         # The first version of the format has no ids, and refers to an entry by its number.
@@ -532,7 +530,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
         return
     place = plan._ids.place(as_text(record.get("parentId")))
     if place is None:
-        plan._begin_anew(events)
+        plan._begin_anew(found)
     elif place in plan.outside:
         if not plan._goes_on_from(place):
             yield from plan._after(place)
@@ -546,7 +544,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
         plan._main = plan._to
 
 
-def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+def _codex(plan: TranscriptPlan, record: Record, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route to one chain; a rollback begins a branch before the turns that it removes."""
     payload = record_of(record.get("payload"))
     main = plan._main_branch()
@@ -555,12 +553,12 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
             plan._is_task_begun = True
         case "task_complete" | "turn_aborted":
             plan._task, plan._is_task_begun = None, False
-        case _ if plan._is_task_begun and plan._task is None and replacement_in(events) is not None:
+        case _ if plan._is_task_begun and plan._task is None and found.compaction is not None:
             # A compaction before the prompt of a turn is rolled back with the turn.
             if main.lines:
                 yield plan._cut(main, "compaction")
             plan._task = main.start
-    if turn_in(events) is not None and main.lines and not (plan._turns and plan._has_turn):
+    if found.begun is not None and main.lines and not (plan._turns and plan._has_turn):
         # Lines before the first turn stay when all turns are rolled back.
         yield plan._cut(main, "explicit")
     if (turns := rolled_back(payload)) and plan._turns:
@@ -570,11 +568,11 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
         plan._main = plan._to = plan._branch(first.start, after=first.place - 1)
 
 
-def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+def _opencode(plan: TranscriptPlan, record: Record, found: LineEvents) -> Iterator[PlannedDelta]:
     """Route to one chain, and changes of the session's row to a separate, older one. A pending revert begins a branch
     before the messages that it removes."""
     if STATE not in record:
-        yield from _linear(plan, record, events)
+        yield from _linear(plan, record, found)
         return
     message, is_part = reverted(record_of(record.get(STATE)))
     main = plan._main_branch()
@@ -591,7 +589,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
         plan._to.at, plan._to.is_of_session = plan._oldest, True
 
 
-_ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {
+_ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, LineEvents], Iterator[PlannedDelta]]]] = {
     "claude-code": _claude_code,
     "codex": _codex,
     "codex-events": _codex,

@@ -11,7 +11,15 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from ctxd.imports import changed_sources, importer, plan_types, source_reading, spawning_calls, transcript_plan
+from ctxd.imports import (
+    changed_sources,
+    importer,
+    plan_types,
+    source_reading,
+    spawning_calls,
+    transcript_branch,
+    transcript_plan,
+)
 from ctxd.imports.import_result import ImportResult
 from ctxd.imports.importer import TranscriptImport
 from ctxd.transcripts import codex, discovery, opencode_storage
@@ -64,7 +72,8 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
     for module in (changed_sources, importer, source_reading):
         monkeypatch.setattr(module, "PLAN_VERSION", plan_types.PLAN_VERSION - 1)
-    monkeypatch.setattr(transcript_plan, "turn_in", no_tags)
+    for module in (transcript_branch, transcript_plan):
+        monkeypatch.setattr(module, "turn_in", no_tags)
     monkeypatch.setattr(spawning_calls, "_SPAWNING", frozenset())
     yield monkeypatch
 
