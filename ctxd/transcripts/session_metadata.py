@@ -56,7 +56,8 @@ class SessionFacts:
 
     def add(self, record: Record) -> None:
         """Add the next record. Cost: a few look-ups, once the first prompt is found."""
-        if self._began is None or not (self._prompt or self._is_agent):
+        # A record of this type has neither a prompt nor a task, and takes longest to read.
+        if self._began is None or not (self._prompt or self._is_agent or record.get("type") == "assistant"):
             self._begin(self._events(record))
         self._endings.append(record)
         if self._is_agent:
