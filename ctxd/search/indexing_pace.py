@@ -12,9 +12,8 @@ from ctxd.clock import Clock
 IDLE_SHARE: Final = 0.8
 """Maximum share of one processor that indexing takes if the daemon has no other work."""
 
-BUSY_SHARE: Final = 0.03
-"""The share if other work uses a whole processor. Writes at that rate add rows faster than a small share can index, so
-indexing catches up after them; a larger share only slows them down."""
+BUSY_SHARE: Final = 0.05
+"""The share if other work uses a whole processor."""
 
 SLICE_S: Final = 0.1
 """Seconds of a rest after which the use of the processor is measured again."""
