@@ -47,9 +47,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
             last = entity_id(self.stop)
             ids = await store.read_index(lambda connection: commit_index.chain(connection, self.tip, last=last))
             if not ids or ids[-1] != last:
-                message = (
-                    f"commit {self.stop} is not an ancestor of {commit_id(self.tip)}: {len(ids)} commits were followed"
-                )
+                message = f"commit {self.stop} is not an ancestor of {commit_id(self.tip)}"
                 raise CtxdError("invalid_params", message, hint="commit.history has the ancestors.")
             inside = frozenset(ids)
         chain: list[Walked | ChainSnapshot] = []

@@ -7,6 +7,7 @@ like one that does not exist.
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -192,14 +193,18 @@ class CommitReads:
         return wire.CommitShowResult(commit=shown(then, confined=viewer.is_confined), children=tuple(visible))
 
     async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
-        """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
+        """A commit and its ancestors, as far as ``viewer`` may read them. Raises: CtxdError ``commit_not_found``."""
         await self.find(viewer, params.commit)
         tip = entity_id(params.commit)
-        ids = await self.store.read_index(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
-        found = _short(await self.find_all(viewer, ids))
+        # One more than is returned: a sandbox sees a chain up to the first commit that is hidden from it.
+        chain = partial(commit_index.chain, tip=tip, limit=params.depth + 1)
+        heads = await self.store.heads(await self.store.read_index(chain))
+        seen = await self.visible(viewer, heads)
+        reached = [seen[id] for id in takewhile(seen.__contains__, heads)]
+        found = _short(reached[: params.depth])
         return wire.CommitHistoryResult(
             commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
-            next_commit=read_fields(found[-1]).parent or None,
+            next_commit=commit_id(reached[len(found)].document.id) if len(reached) > len(found) else None,
         )
 
     async def list(self, viewer: CommitViewer, params: wire.CommitListParams) -> wire.CommitListResult:
@@ -351,10 +356,18 @@ class CommitReads:
         end = end_of_turn(live, turn)
         if end is None:
             return tip
+        sessions, began = self._sessions.lineage(session).sessions, self._sessions.commits_begun_with(session)
         ids = await self.store.read_index(partial(commit_index.chain, tip=tip.document.id))
         for some in batched(ids, _HEADS_AT_ONCE):
             for id, head in (await self.store.heads(some)).items():
-                position = None if head is None else read_fields(head).position
+                fields = None if head is None else read_fields(head)
+                if fields is None or fields.session not in sessions:
+                    if id in began:
+                        # Positions of the commits before it are in the chat of another session.
+                        return head
+                    position = None
+                else:
+                    position = began.get(id, fields.position)
                 if position is not None and position.chat <= (turn + 1, 0):
                     return head
                 # A client's commit represents the session at the time when it was made.

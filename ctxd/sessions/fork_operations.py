@@ -250,12 +250,7 @@ class ForkOperations(OperationGroup):
         """Yield the commit ``tip`` and its ancestors, up to the one with which ``session`` or an ancestor of it began:
         each with its end in the chat of ``session``, None if it was never in that chat. Raises: those of the store."""
         sessions = self.sessions.lineage(session).sessions
-        began = dict[str, Position]()
-        for each in sessions:
-            known = self.sessions.catalog.newest(each)
-            head = self.sessions.emptied.get(each) if known is None else known[0]
-            if head is not None and (continues := head.settings.continues) is not None:
-                began.setdefault(entity_id(continues.commit), continues.position)
+        began = self.sessions.commits_begun_with(session)
         id = entity_id(tip)
         while True:
             chain = partial(commit_index.chain_versions, tip=id, limit=_COMMITS_AT_ONCE + 1)

@@ -15,6 +15,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.objects.commit_document import Position, entity_id
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.objects.generated_ids import names_commit
 from ctxd.secrets.redaction import Capture, Guard, ephemeral_guard
@@ -253,6 +254,17 @@ class Sessions:
                 return Lineage(tuple(reversed(parts)))
             # A session inherits from an ancestor only the events that all sessions in between inherit.
             parts.append(Part(base.session, min(segments, base.segments), min(assemblies, base.assembly)))
+
+    def commits_begun_with(self, session: str) -> dict[str, Position]:
+        """Return the commits with which ``session`` and its ancestors began, by entity id: each with its end in the
+        chat of the session that began with it."""
+        began = dict[str, Position]()
+        for each in self.lineage(session).sessions:
+            known = self.catalog.newest(each)
+            head = self.emptied.get(each) if known is None else known[0]
+            if head is not None and (continues := head.settings.continues) is not None:
+                began.setdefault(entity_id(continues.commit), continues.position)
+        return began
 
     async def create(
         self,

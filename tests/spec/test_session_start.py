@@ -351,6 +351,37 @@ def test_a_sandbox_sees_the_commit_that_its_session_began_with_back_to_its_compa
             agent.commit_show(secret)
         with refused("commit_not_found"):
             agent.commit_materialize(first, stop="root")
+        for depth in (2, 3, 50):
+            page = agent.commit_history(first, depth=depth)
+            assert ([each.commit for each in page.commits], page.next_commit) == ([first, compact], None)
+        assert agent.commit_history(first, depth=1).next_commit == compact
+
+
+@pytest.mark.requirement("CMT-31")
+def test_a_turn_of_a_session_that_began_with_a_commit_names_that_commit_or_one_of_its_own(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        s = client.session("s1", agent="demo")
+        for n in range(1, 7):
+            s.user(f"Turn {n}.")
+            begun = tip(client, "s1")
+        s.append(events=[CompactionEvent(summary="So far.")])
+        s.user("Turn 7.")
+        begun = tip(client, "s1")
+        client.commit_tag(begun, "kept")
+        s.close()
+        s.remove()
+        assert [each.action for each in client.session_gc(keep_ms=0, force=True).sessions] == ["emptied"]
+        other = client.session(client.session_create("demo", context=StartContext(commit=begun)).session.session)
+        names = [begun]
+        for n in range(2):
+            other.user(f"Own turn {n}.")
+            names.append(tip(client, other.id))
+        first = len(other.chat().turns) - len(names) + 1
+        for n, name in enumerate(names):
+            found = client.commit_resolve(session=other.id, turn=first + n).commit
+            assert found is not None and found.commit == name
+        found = client.commit_resolve(session=other.id, turn=0).commit
+        assert found is not None and found.commit == begun
 
 
 @pytest.mark.requirement("CMT-31")
