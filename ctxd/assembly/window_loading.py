@@ -39,13 +39,14 @@ from ctxd.objects.document import AsOf, Content, Stored
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.compaction_kept_messages import has_summary, keeps_from_one_on, kept_events
+from ctxd.sessions.id_resolution import ids_of_call
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.session_state import EventPosition
 from ctxd.sessions.stored_session import events_memory
 from ctxd.store import commit_index
 from ctxd.store.version_store import VersionStore
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
-from ctxd_protocol.ids import system_prompt_id, toolcall_alias
+from ctxd_protocol.ids import system_prompt_id
 
 _FACTOR: Final = 2
 """Bytes that may be read for each character of a context: of long contents a window has the beginning and the end.
@@ -328,7 +329,7 @@ def _called(live: LiveSession, events: Iterable[tuple[EventPosition, int, Event]
         if isinstance(event, ToolResultEvent) and event.object is not None:
             yield event.object, event.object
         elif isinstance(event, ToolCallEvent):
-            for id in (event.call, toolcall_alias(live.session, event.call)):
+            for id in ids_of_call(event.call, live.session, live.lineage.ancestors):
                 if state.is_a(id, "toolcall"):
                     yield event.call, id
                     break

@@ -33,7 +33,7 @@ def _membership(kind: str, decide: Decision) -> Operation:
 
     @admitted(kind, session_methods.MembershipResult)
     async def body(_: OperationGroup, tx: Transaction, params: session_methods.MembershipParams) -> Accepted:
-        id = id_resolution.resolve(tx.live.state, params.session, params.object)
+        id = id_resolution.resolve(tx.live.state, params.session, params.object, ancestors=tx.live.lineage.ancestors)
         return _change_membership(tx, id, decide(tx.live.state, id))
 
     return body
@@ -113,7 +113,7 @@ class ActivationOperations(OperationGroup):
         source_unreachable if it cannot be read now; path_escapes_mount, corrupt.
         """
         live = tx.live
-        id = id_resolution.resolve(live.state, params.session, params.object)
+        id = id_resolution.resolve(live.state, params.session, params.object, ancestors=live.lineage.ancestors)
         delta = activate_delta(live.state, id)
         if not delta or id in live.state.active:
             return _change_membership(tx, id, delta)

@@ -33,7 +33,9 @@ class ChatOperations(OperationGroup):
         live = tx.live
         events = events_from(params.messages, params.events)
         events = await events_captured(tx.guard, live.settings.secrets, events, sandbox=tx.sandbox)
-        delta = append_delta(live.state, params.session, events, live.settings.collapse)
+        delta = append_delta(
+            live.state, params.session, events, live.settings.collapse, ancestors=live.lineage.ancestors
+        )
         turn = live.state.turn + sum(map(starts_turn, events))
         return tx.submit(SessionAppendResult(turn=turn, receipt=None), delta)
 
@@ -52,13 +54,15 @@ class ChatOperations(OperationGroup):
         return tx.submit(result, puts=(document,), floor_vt=floor_vt, valid_time=params.valid_time)
 
 
-def append_delta(state: SessionState, session: str, events: Sequence[Event], collapse: Collapse) -> SessionDelta:
+def append_delta(
+    state: SessionState, session: str, events: Sequence[Event], collapse: Collapse, *, ancestors: Sequence[str] = ()
+) -> SessionDelta:
     """Return the change that appends ``events``; each prompt starts a turn, so older tool calls may leave the window.
 
     A tool result may name its object in any form that ``resolve`` accepts; it is stored with the object's full id.
     Raises: CtxdError invalid_params for a malformed event, and the errors of ``resolve``.
     """
-    appended = AppendChat(tuple(_checked(state, session, event) for event in events))
+    appended = AppendChat(tuple(_checked(state, session, ancestors, event) for event in events))
     turn = state.turn + sum(map(starts_turn, events))
     fallen = overdue(state, collapse, turn=turn) if turn != state.turn else ()
     return (appended, CollapseCalls(fallen)) if fallen else (appended,)
@@ -86,7 +90,7 @@ def _event_from(message: Message) -> Event:
     return event_of(message)
 
 
-def _checked(state: SessionState, session: str, event: Event) -> Event:
+def _checked(state: SessionState, session: str, ancestors: Sequence[str], event: Event) -> Event:
     if isinstance(event, PromptEvent) and not event.text and not event.attachments:
         raise CtxdError("invalid_params", "a prompt needs text or an attachment")
     for each in getattr(event, "attachments", ()):
@@ -105,5 +109,5 @@ def _checked(state: SessionState, session: str, event: Event) -> Event:
             "a tool result with `object` must not have text or attachments",
             hint="Keep the output with toolcall.record, and append a result with the object alone.",
         )
-    id = resolve(state, session, event.object, "toolcall")
+    id = resolve(state, session, event.object, "toolcall", ancestors=ancestors)
     return event if id == event.object else msgspec.structs.replace(event, object=id)

@@ -13,6 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.compaction_kept_messages import with_kept_place
+from ctxd.sessions.id_resolution import ids_of_call
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.live_session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.registry import Sessions
@@ -23,7 +24,7 @@ from ctxd.transcripts.hook_events import HookedCall, HookInput, read_hook
 from ctxd.transcripts.hook_reply import hook_reply
 from ctxd.worker_threads import Lane
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
-from ctxd_protocol.ids import captured_session_id, native_op_id, toolcall_alias
+from ctxd_protocol.ids import captured_session_id, native_op_id
 from ctxd_protocol.methods.chat import SessionAppendParams
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.sessions import (
@@ -304,7 +305,7 @@ class HookOperations:
     async def _has_object(self, session: str, call: str) -> bool:
         """Return True if the output of a tool call is recorded as an object. Raises: CtxdError of the store."""
         live = await self._sessions.live(session)
-        return any(live.state.is_a(id, "toolcall") for id in (call, toolcall_alias(session, call)))
+        return any(live.state.is_a(id, "toolcall") for id in ids_of_call(call, session, live.lineage.ancestors))
 
     async def _with_unused_id(self, actor: Actor, found: HookInput) -> HookInput:
         """Return ``found``, with another id of its tool call if a call with other arguments has that id. Raises:
@@ -322,7 +323,7 @@ class HookOperations:
         if not found.is_start and self._started.has(found.session, another.call_id):
             return another
         live = await self._sessions.live(found.session)
-        for id in (event.call, toolcall_alias(found.session, event.call)):
+        for id in ids_of_call(event.call, found.session, live.lineage.ancestors):
             stored = (await self._sessions.store.heads((id,)))[id] if live.state.is_a(id, "toolcall") else None
             # A start from before the output belongs to it, even if the harness has changed the arguments since.
             if stored is None or (isinstance(event, ToolCallEvent) and (event.at or 0) <= stored.valid_time):

@@ -41,6 +41,11 @@ class Lineage:
         """The session itself, then its ancestors, the nearest first."""
         return tuple(part.session for part in reversed(self.parts))
 
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """The ancestors of the session, the nearest first."""
+        return self.sessions[1:]
+
     def holder(self, segment: int) -> Part:
         """The part that has ``segment``."""
         return next(part for part in self.parts if segment < part.segments)

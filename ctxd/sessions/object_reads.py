@@ -21,7 +21,7 @@ from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.live_session import LiveSession
 from ctxd.sessions.registry import Sessions
 from ctxd.store.write_types import Pending
-from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id, toolcall_alias
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id
 from ctxd_protocol.object_types import VersionRow, source_label
 from ctxd_protocol.session_types import ContextLevel
 
@@ -274,9 +274,9 @@ class Objects:
         own = type_of(text) is not None and live is not None and text.partition(":")[2] == live.session
         if live is not None and is_reserved(text) and not own:
             # A harness's own id may look reserved: the session's tool call of that name takes precedence.
-            alias = toolcall_alias(live.session, text)
-            if alias in live.state.index:
-                return alias
+            ids = id_resolution.ids_of_call(text, live.session, live.lineage.ancestors)
+            if (id := next(filter(live.state.index.__contains__, ids), None)) is not None:
+                return id
         if text.startswith(INNER_PREFIXES):
             raise not_found(text)
         if live is None or type_of(text) is not None:
@@ -284,7 +284,7 @@ class Objects:
                 raise not_found(text)
             return text
         try:
-            return id_resolution.resolve(live.state, live.session, text)
+            return id_resolution.resolve(live.state, live.session, text, ancestors=live.lineage.ancestors)
         except CtxdError as error:
             if error.code == "ambiguous_id":
                 raise

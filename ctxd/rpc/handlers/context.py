@@ -106,7 +106,7 @@ class ContextCalls:
 
     async def context_why(self, caller: Caller, params: WhyParams) -> Accepted:
         live = await self._sessions.live(params.session)
-        id = resolve(live.state, params.session, params.object)
+        id = resolve(live.state, params.session, params.object, ancestors=live.lineage.ancestors)
         if caller.is_confined and await self._sessions.visibility.hidden(live, [id]):
             message = f"no object {params.object} in the index of session {params.session}"
             raise CtxdError("not_in_index", message, hint="Give an id from object.list.")

@@ -115,6 +115,21 @@ async def test_a_fork_equals_its_parent_at_that_time_and_branches_are_isolated(t
     verified(tmp_path / "state")
 
 
+@pytest.mark.requirement("SES-17")
+async def test_a_fork_knows_renamed_calls_of_its_ancestors_by_their_own_ids(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        for session in ("other", "s0"):
+            await w.call("session.create", agent="a", session=session)
+            await record(w, session, "call_1", f"output of {session}")
+        await w.call("session.fork", session="s0", fork="s1")
+        await w.call("session.fork", session="s1", fork="s2")
+        for session in ("s0", "s1", "s2"):
+            moved = await w.call("session.activate", session=session, object="call_1")
+            assert moved.object == "toolcall:s0:call_1"
+            result = {"event": "tool_result", "call": "call_1", "object": "call_1"}
+            await w.call("session.append", session=session, events=[result])
+
+
 class SteppingClock(SystemClock):
     """A clock that is one second later at each reading."""
 
