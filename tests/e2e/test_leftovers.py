@@ -39,6 +39,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+@pytest.mark.slow
 def test_daemons_of_tests_that_do_not_end_in_order_are_ended(
     tmp_path: Path, stack: ExitStack, number: signal.Signals
 ) -> None:

@@ -309,6 +309,7 @@ def test_after_a_purge_or_a_collection_no_pack_holds_a_part_of_the_text(host: Sy
 
 
 @pytest.mark.requirement("ART-6")
+@pytest.mark.slow
 def test_an_upload_continues_after_a_kill_in_the_middle_of_a_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

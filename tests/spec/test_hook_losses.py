@@ -116,6 +116,7 @@ def test_a_file_that_is_no_event_is_dropped_without_blocking_events(harness: Har
 
 
 @pytest.mark.requirement("HOK-4", "HOK-5")
+@pytest.mark.slow
 def test_a_large_structured_output_is_recorded_with_its_beginning(harness: Harness) -> None:
     names = [f"src/module_{number:06}/file_{number}.py" for number in range(600_000)]
     rows = [{"x": number, "y": number * 1.1} for number in range(480_000)]

@@ -155,6 +155,7 @@ def test_a_dead_host_s_session_is_taken_over_after_its_lease(pair: Pair, tmp_pat
 
 
 @pytest.mark.requirement("HST-4")
+@pytest.mark.slow
 def test_writes_of_a_host_after_it_lost_a_session_are_kept_as_a_branch(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -203,6 +204,7 @@ def test_writes_of_a_host_after_it_lost_a_session_are_kept_as_a_branch(pair: Pai
 
 
 @pytest.mark.requirement("HST-4")
+@pytest.mark.slow
 def test_late_writes_are_kept_even_if_the_session_returns_before_its_loss_is_known(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_late_writes_are_kept_even_if_the_session_returns_before_its_loss_is_kno
 
 
 @pytest.mark.requirement("HST-4")
+@pytest.mark.slow
 def test_a_resume_does_not_undo_writes_that_the_log_does_not_have_yet(
     pair: Pair, log: Postgres, tmp_path: Path
 ) -> None:
@@ -268,6 +271,7 @@ def test_a_resume_does_not_undo_writes_that_the_log_does_not_have_yet(
 
 
 @pytest.mark.requirement("HST-4")
+@pytest.mark.slow
 def test_tool_calls_alone_are_kept_when_their_session_was_lost_and_is_back(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -293,6 +297,7 @@ def test_tool_calls_alone_are_kept_when_their_session_was_lost_and_is_back(
 
 
 @pytest.mark.requirement("HST-2")
+@pytest.mark.slow
 def test_a_returning_host_checks_the_log_before_it_resumes(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -312,6 +317,7 @@ def test_a_returning_host_checks_the_log_before_it_resumes(pair: Pair, tmp_path:
 
 
 @pytest.mark.requirement("HST-8")
+@pytest.mark.slow
 def test_an_incomplete_pause_reports_the_missing_rows(pair: Pair, nodes: tuple[Node, Node]) -> None:
     a, b = pair()
     a.node_wait_s = NODE_WAIT_S
@@ -384,6 +390,7 @@ def test_equal_text_is_kept_once_for_all_hosts(pair: Pair, nodes: tuple[Node, No
 
 
 @pytest.mark.requirement("HST-8")
+@pytest.mark.slow
 def test_a_resume_that_needs_the_node_fails_while_it_is_down(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -417,6 +424,7 @@ def test_a_resume_that_needs_the_node_fails_while_it_is_down(
 @pytest.mark.requirement("HST-1")
 @pytest.mark.requirement("HST-13")
 @pytest.mark.parametrize("died", ["precommit", pytest.param("postcommit", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, tmp_path: Path, died: str) -> None:
     a, b = pair()
     session = f"half-{died}"
@@ -444,6 +452,7 @@ def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, 
 @pytest.mark.requirement("HST-4")
 @pytest.mark.requirement("HST-13")
 @pytest.mark.parametrize("died", ["postcommit=kill@2", pytest.param("precommit=kill@3", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_host_that_died_after_a_claim_does_not_continue_from_its_own_copy(
     pair: Pair, tmp_path: Path, died: str
 ) -> None:
@@ -477,6 +486,7 @@ def test_a_host_that_died_after_a_claim_does_not_continue_from_its_own_copy(
 
 
 @pytest.mark.requirement("HST-9")
+@pytest.mark.slow
 def test_a_purge_during_a_takeover_also_applies_on_the_new_host(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -500,6 +510,7 @@ def test_a_purge_during_a_takeover_also_applies_on_the_new_host(pair: Pair, tmp_
 
 
 @pytest.mark.requirement("HST-9")
+@pytest.mark.slow
 def test_a_text_that_another_host_purged_does_not_keep_a_session_where_it_is(pair: Pair, tmp_path: Path) -> None:
     text = "said on both hosts, and taken back on one"
     a, b = pair()
@@ -519,6 +530,7 @@ def test_a_text_that_another_host_purged_does_not_keep_a_session_where_it_is(pai
 
 
 @pytest.mark.requirement("HST-2")
+@pytest.mark.slow
 def test_sessions_from_before_multiple_hosts_can_be_taken_over(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     a.shared = False

@@ -30,6 +30,7 @@ def said(client: SyncClient, session: str) -> list[object]:
 
 
 @pytest.mark.requirement("HST-14")
+@pytest.mark.slow
 def test_the_commits_of_a_session_move_with_it(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -87,6 +88,7 @@ def test_the_commits_of_a_session_move_with_it(pair: Pair, tmp_path: Path) -> No
 
 @pytest.mark.requirement("HST-9")
 @pytest.mark.requirement("CMT-40")
+@pytest.mark.slow
 def test_a_purge_on_another_host_leaves_nothing_on_this_one_once_the_session_is_back(pair: Pair) -> None:
     """Of commits and tool calls that this host has had before, in the database or in snapshots of their chain."""
     texts = {kind: f"the-secret-of-a-{kind}-7c1e" for kind in ("commit", "call")}
@@ -136,6 +138,7 @@ def test_a_purge_on_another_host_leaves_nothing_on_this_one_once_the_session_is_
 
 
 @pytest.mark.requirement("HST-15")
+@pytest.mark.slow
 def test_a_fork_goes_to_another_host_without_the_session_that_it_was_forked_from(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -181,6 +184,7 @@ def test_a_fork_goes_to_another_host_without_the_session_that_it_was_forked_from
 
 
 @pytest.mark.requirement("HST-15")
+@pytest.mark.slow
 def test_a_fork_of_late_writes_keeps_them_when_its_session_returns(
     pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
 ) -> None:
@@ -233,6 +237,7 @@ def emptied(host: Host, session: str) -> None:
 
 
 @pytest.mark.requirement("HST-16")
+@pytest.mark.slow
 def test_sessions_collected_on_one_host_stay_on_another(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -272,6 +277,7 @@ def test_sessions_collected_on_one_host_stay_on_another(pair: Pair, tmp_path: Pa
 
 
 @pytest.mark.requirement("HST-16")
+@pytest.mark.slow
 def test_a_session_with_a_fork_on_another_host_is_kept_with_the_reason(pair: Pair, tmp_path: Path) -> None:
     a, b = pair()
     with hosts(a, b):
@@ -298,6 +304,7 @@ ARRIVING = (
 @pytest.mark.timeout(420)
 @pytest.mark.requirement("HST-14")
 @pytest.mark.requirement("HST-13")
+@pytest.mark.slow
 def test_no_commit_is_lost_doubled_or_without_its_artifact_over_a_kill_at_every_place_of_a_hand_over(
     pair: Pair,
 ) -> None:

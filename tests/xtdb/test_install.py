@@ -147,6 +147,7 @@ def test_a_complete_installation_is_left_alone(copy):
 
 
 @pytest.mark.requirement("XDB-7")
+@pytest.mark.slow
 def test_an_interrupted_installation_is_not_started_and_can_be_resumed(copy):
     copy.record_path.unlink()
     copy.archive.unlink()
@@ -201,6 +202,7 @@ def test_check_reports_the_installation_and_the_running_node(tmp_path):
 
 
 @pytest.mark.requirement("XDB-8")
+@pytest.mark.slow
 def test_check_warns_of_a_node_that_loses_its_last_writes_with_the_machine():
     with node("memory") as running:
         done = ctxd("check", "--url", running.url, "--directory", str(installation().directory))

@@ -43,6 +43,7 @@ async def test_a_live_socket_is_refused_and_keeps_serving(shared, tmp_path):
 
 
 @pytest.mark.requirement("XDB-4")
+@pytest.mark.slow
 async def test_a_socket_on_which_another_program_answers_is_refused(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as other:
@@ -81,6 +82,7 @@ async def test_a_killed_node_restarts_over_its_stale_socket_with_all_acknowledge
 
 
 @pytest.mark.requirement("XDB-5")
+@pytest.mark.slow
 async def test_an_index_that_is_gone_is_made_again_from_log_and_documents(tmp_path):
     with node("rocksdb", tmp_path) as running:
         async with Http(running.socket) as http:
@@ -104,6 +106,7 @@ async def test_a_paused_node_responds_to_everything_once_it_continues(tmp_path):
 
 
 @pytest.mark.requirement("XDB-6")
+@pytest.mark.slow
 async def test_two_nodes_on_one_postgresql_see_each_others_writes(tmp_path):
     with (
         postgres() as database,
@@ -131,6 +134,7 @@ async def test_an_unreadable_configuration_ends_the_node_with_the_reason(tmp_pat
     assert f"{tmp_path}/node.edn cannot be read: {reason}" in ended.stderr
 
 
+@pytest.mark.slow
 async def test_without_its_database_the_node_exits_with_a_retryable_code(tmp_path, monkeypatch):
     monkeypatch.setenv("CTXD_XTDB_PG_PORT", "1")
     ended = run(Launch(find_config("postgres"), tmp_path / "data", tmp_path / "s"))
@@ -165,6 +169,7 @@ def vars_of(launch):
 
 
 @pytest.mark.requirement("XDB-4")
+@pytest.mark.slow
 async def test_a_node_out_of_memory_exits_and_can_be_restarted(tmp_path):
     with node("memory", tmp_path, heap="64m") as running:
         async with XtdbClient(running.url) as client:
@@ -179,6 +184,7 @@ async def test_a_node_out_of_memory_exits_and_can_be_restarted(tmp_path):
 
 @pytest.mark.requirement("XDB-9")
 @pytest.mark.parametrize("config", ["rocksdb", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_a_node_indexes_more_text_than_its_heap_holds(tmp_path, config):
     with ExitStack() as stack:
         environ = stack.enter_context(postgres()).environ if config == "postgres" else {}

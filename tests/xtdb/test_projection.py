@@ -143,6 +143,7 @@ class TestKills:
         assert (await difference(daemon, kept)).problems == []
 
     @pytest.mark.requirement("PRJ-2")
+    @pytest.mark.slow
     async def test_a_stopped_or_absent_node_delays_no_write(self, daemon: DaemonProcess, kept: Node) -> None:
         await daemon.start()
         await reached(daemon)
@@ -184,6 +185,7 @@ class TestAnotherPast:
         assert found.problems == [] and found.equal
 
     @pytest.mark.requirement("PRJ-3")
+    @pytest.mark.slow
     async def test_a_node_restored_from_an_older_copy_gets_the_missing_rows(
         self, daemon: DaemonProcess, kept: Node, tmp_path: Path
     ) -> None:
@@ -301,6 +303,7 @@ class TestCommands:
 
     @pytest.mark.requirement("PRJ-6")
     @pytest.mark.parametrize("root", [900], indirect=True)
+    @pytest.mark.slow
     async def test_verify_store_compares_the_node_with_the_journal(self, root: Path, kept: Node) -> None:
         compare = ["verify", "--store", "--state-dir", root, "--store-url", kept.url, "--json"]
         assert (await run_sync(lambda: ctxd(*compare))).returncode == 1, "nothing is there yet"

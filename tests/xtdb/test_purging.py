@@ -143,6 +143,7 @@ async def test_purged_content_is_gone_from_a_running_an_absent_and_a_rebuilt_nod
 
 
 @pytest.mark.requirement("SES-25")
+@pytest.mark.slow
 async def test_an_emptied_session_is_gone_from_the_node_except_for_shared_objects(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()

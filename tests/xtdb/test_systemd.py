@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.mark.requirement("SVC-6")
 @pytest.mark.requirement("PRJ-1")
+@pytest.mark.slow
 def test_the_units_of_daemon_and_node_find_each_other(tmp_path: Path) -> None:
     node = installation().directory
     try:

@@ -64,6 +64,7 @@ def live(root: Path) -> int:
         *(pytest.param(place, marks=pytest.mark.slow) for place in ("art.fsync", "art.index", "art.dirsync")),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_kill_loses_no_acknowledged_artifact_and_leaves_no_part_of_another(tmp_path, place):
     root, acknowledged = tmp_path / "artifacts", set()
     killed = 0

@@ -139,6 +139,7 @@ async def test_a_delta_whose_process_ends_twice_is_refused(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.slow
 async def test_a_delta_that_takes_too_much_memory_is_refused_and_the_next_one_is_searched(
     process: ScanProcess,
 ) -> None:

@@ -376,6 +376,7 @@ async def test_a_link_in_a_project_leads_to_the_project_or_to_the_home(tmp_path:
         assert "leads out" not in str(await a.skills()) and "name='x'" in str(await a.skills())
 
 
+@pytest.mark.slow
 async def test_a_working_directory_of_a_thousand_levels_is_searched_near_its_end(tmp_path: Path) -> None:
     async with agent(tmp_path, workdir="/" + "d/" * 1_000 + "d") as a:
         assert list(await a.loaded(a.instruction_files.provide)) == ["instructions/"]

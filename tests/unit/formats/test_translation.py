@@ -359,6 +359,7 @@ print(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 @pytest.mark.requirement("FMT-5")
 @pytest.mark.parametrize("wanted", WRITTEN)
 @pytest.mark.parametrize(("deltas", "MiB_max"), [("many", 40), pytest.param("large", 150, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_memory_is_that_of_one_delta(wanted, deltas, MiB_max):
     """Three deltas of 32 MB are 96 MB, and a hundred MB more in any other form."""
     found = subprocess.run([sys.executable, "-c", SIZES, wanted, deltas], capture_output=True, text=True, check=True)
