@@ -1,7 +1,8 @@
 """Bytes of answers: bounded for a connection, for a sandbox and for all of them, whoever reads or does not."""
 
 import json
-from typing import get_args, get_type_hints
+from collections.abc import Mapping
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -158,3 +159,24 @@ def test_each_method_whose_result_has_content_reserves_bytes():
     carrying = {name for name, method in METHODS.items() if carried(method.result)}
     assert {"commit.deltas", "artifact.get", "object.get", "epoch.show"} <= carrying
     assert carrying - REPLY_BYTES.keys() == set()
+
+
+SHORT_LISTS = {"hello", "daemon.status", "commit.resolve"}
+"""Reads whose lists have a few short members: the methods, the damaged places of the store, the tags of a commit."""
+
+
+def has_list(hint, seen=frozenset()):
+    """True if a value of a result type may have any number of members."""
+    origin, members = get_origin(hint), get_args(hint)
+    if hint in (Any, msgspec.Raw) or origin in (list, dict, Mapping) or (origin is tuple and ... in members):
+        return True
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint not in seen:
+        return any(has_list(each, seen | {hint}) for each in get_type_hints(hint).values())
+    return any(has_list(each, seen) for each in members)
+
+
+@pytest.mark.requirement("RPC-11")
+def test_each_method_that_returns_a_list_reserves_bytes():
+    listing = {name for name, method in METHODS.items() if not method.writes and has_list(method.result)}
+    assert {"rpc.discover", "context.list", "search.query"} <= listing
+    assert listing - REPLY_BYTES.keys() == SHORT_LISTS
