@@ -361,7 +361,10 @@ class Commits(CommitReads):
             raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
 
     def require_kept(self, session: str | None) -> None:
-        """Raises: CtxdError ``session_removed`` if ``session`` is in the trash."""
+        """Raises: CtxdError ``session_removed`` if ``session`` is in the trash or was removed for good."""
+        if session in self._sessions.emptied:
+            message, hint = f"session {session} was removed for good", "Use another session."
+            raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
         if session is not None and self._sessions.catalog.state(session) == "removed":
             message, hint = f"session {session} is in the trash", "Call session.restore first."
             raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.errors import CtxdError
 from tests.unit.commits.test_session_checkpoints import household
 from tests.unit.sessions.world import say
 from tests.unit.store.running import verified
@@ -39,3 +40,17 @@ async def test_commits_that_the_daemon_made_go_with_their_session_unless_somethi
     raw = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     if tagged is None:
         assert b"of the session" not in raw
+
+
+async def test_a_session_that_was_removed_for_good_takes_no_commits(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await w.call("session.remove", session="s")
+        (done,) = (await w.call("session.gc", keep_ms=0)).sessions
+        assert done.action == "emptied"
+        before = await home.commits()
+        with pytest.raises(CtxdError, match="removed for good") as refused:
+            await w.call("commit.checkpoint", format="claude-code-v1", delta='{"a":1}\n', session="s")
+        assert refused.value.code == "session_removed" and refused.value.hint
+        assert await home.commits() == before
