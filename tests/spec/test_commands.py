@@ -352,7 +352,7 @@ def test_context_shows_the_models_view_with_reasons_and_costs(daemon: Running, l
     head = told.splitlines()[0]
     assert head.startswith(f"{lived.id}  turn 2  assembly {seen.number}  {seen.tokens:,} tokens")
     for size in seen.sections:
-        assert re.search(rf"{size.section} +{size.tokens:,} tokens? +{size.entries:,} blocks?", told)
+        assert re.search(rf"{size.section} +{size.tokens:,} tokens? +{size.entries:,} entr(y|ies)", told)
     table = told.split("REASON", 1)[1].splitlines()[1:]
     assert len([line for line in table if line.strip()]) == len(seen.blocks)
     for block, line in zip(seen.blocks, table, strict=False):

@@ -115,7 +115,9 @@ def test_a_live_socket_and_a_regular_file_are_refused_and_left_alone(tmp_path: P
 def test_wrong_usage_has_its_own_exit_status(words: list[str]) -> None:
     ended = subprocess.run([CTXD, *words], capture_output=True, text=True, timeout=30)
     assert ended.returncode == os.EX_USAGE
-    assert ended.stderr.endswith("--help\n")
+    assert ended.stderr.endswith(
+        ("--help\n", "exclude each other: an ephemeral state has no directory; leave one of them out\n")
+    )
 
 
 @pytest.mark.requirement("DUR-5")
