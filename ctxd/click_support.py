@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from ctxd.terminal import OutputFailed, ReaderGone, cell, output_of
+from ctxd.terminal import InputClosed, OutputFailed, ReaderGone, cell, input_of, output_of
 
 FAILURE: Final = 1
 INTERRUPTED: Final = 130
@@ -151,7 +151,7 @@ def run(
         return report(
             Stop(FAILURE, "standard output is closed", hint="redirect it: >/dev/null", symbol="output_failed")
         )
-    sys.stdout = output_of(sys.stdout)
+    sys.stdin, sys.stdout = input_of(sys.stdin), output_of(sys.stdout)
     try:
         result = program.main(args=list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -174,10 +174,16 @@ def run(
     except Stop as stop:
         return report(stop)
     except Exception as error:
-        expected = _without_directory(error) or stop_for(error)
+        expected = _without_input(error) or _without_directory(error) or stop_for(error)
         if expected is None:
             raise
         return report(expected)
+
+
+def _without_input(error: Exception) -> Stop | None:
+    if not isinstance(error, InputClosed):
+        return None
+    return Stop(FAILURE, "standard input is closed", hint="redirect it: <FILE, or </dev/null", symbol="input_failed")
 
 
 def _usage_error(error: click.ClickException, name: str) -> tuple[str, str]:

@@ -69,6 +69,28 @@ class _OutputFile(io.FileIO):
         return written
 
 
+class InputClosed(Exception):
+    """Standard input is needed, but closed."""
+
+
+class _ClosedInput(io.RawIOBase):
+    """Replaces a closed standard input, for which Python has None."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _: object) -> int:
+        raise InputClosed
+
+    def fileno(self) -> int:
+        raise InputClosed
+
+
+def input_of(stdin: TextIO | None) -> TextIO:
+    """Return ``stdin``; if it is closed, a stream of which every read raises ``InputClosed``."""
+    return io.TextIOWrapper(io.BufferedReader(_ClosedInput())) if stdin is None else stdin
+
+
 def output_of(stream: TextIO) -> TextIO:
     """Return the standard output to use instead of ``stream``: it raises ReaderGone and OutputFailed, and escapes the
     characters that its encoding lacks if it would refuse them."""

@@ -104,8 +104,8 @@ def serve(run: Invocation, session: str | None) -> None:
             group.start_soon(write)
             await server.run(taken, responses, options)
 
-    if sys.stdin is None:
-        raise Stop(FAILURE, "standard input is closed", hint="a harness starts ctx mcp itself", symbol="input_failed")
+    # Raises if it is closed.
+    sys.stdin.fileno()
     try:
         anyio.run(served)
     except* (ReaderGone, BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):

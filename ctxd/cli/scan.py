@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 import msgspec
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ctxd.secrets.redaction import Guard
 
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+_SHORT_BYTES: Final = 1024 * 1024
 _IGNORED: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 _LEFT_OUT_SHOWN: Final = 3
 
@@ -151,7 +152,7 @@ def _texts(paths: tuple[Path, ...], left_out: list[LeftOut]) -> Iterator[tuple[s
 
     for path in paths:
         if str(path) == "-":
-            yield "-", sys.stdin.buffer.read()
+            yield from _bounded("-", sys.stdin.buffer, left_out)
         elif os.path.isdir(path):
             path.absolute()  # Raises in a deleted directory, which looks empty.
             for folder, folders, names in os.walk(path, onerror=leave_out):
@@ -166,12 +167,22 @@ def _file(path: Path, left_out: list[LeftOut], *, is_named: bool) -> Iterator[tu
     try:
         if not path.is_file() and not is_named:
             return
-        if path.stat().st_size > _FILE_BYTES_MAX:
-            left_out.append(LeftOut(str(path), f"more than {_FILE_BYTES_MAX >> 20} MiB"))
-            return
-        yield str(path), path.read_bytes()
+        with path.open("rb") as file:
+            yield from _bounded(str(path), file, left_out)
     except OSError as error:
         left_out.append(LeftOut(str(path), error.strerror or str(error)))
+
+
+def _bounded(place: str, file: BinaryIO, left_out: list[LeftOut]) -> Iterator[tuple[str, bytes]]:
+    """Yield ``place`` with what ``file`` has, unless it is too long: a device, a pipe or a log may have no end."""
+    # Room for the longest file costs more than to read a short one.
+    data = file.read(_SHORT_BYTES)
+    if len(data) == _SHORT_BYTES:
+        data += file.read(_FILE_BYTES_MAX + 1 - _SHORT_BYTES)
+    if len(data) > _FILE_BYTES_MAX:
+        left_out.append(LeftOut(place, f"more than {_FILE_BYTES_MAX >> 20} MiB"))
+    else:
+        yield place, data
 
 
 def _stored(run: Invocation, session: str | None, history: bool) -> _Found:

@@ -58,6 +58,8 @@ def test_ctx_scan_fails_and_names_what_it_has_not_read(daemon: Running, tree: Pa
     assert [each["rule"] for each in json.loads(found.stdout)["items"]] == ["github-token"]
     named = ctx(daemon.socket, "scan", str(tree / "dump.sql"))
     assert named.returncode == 1 and f"1 path was not searched: {tree}/dump.sql (more than 64 MiB)" in named.stderr
+    endless = ctx(daemon.socket, "scan", "/dev/zero")
+    assert endless.returncode == 1 and "/dev/zero (more than 64 MiB)" in endless.stderr
     (tree / "dump.sql").rename(tree / TOKEN)
     secret = ctx(daemon.socket, "scan", str(tree / TOKEN))
     assert secret.returncode == 1 and "[REDACTED:github-token" in secret.stderr and TOKEN not in secret.stderr

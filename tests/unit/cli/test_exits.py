@@ -153,6 +153,20 @@ def test_closed_standard_output_is_a_failure_with_one_line(words):
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("rpc", "session.list", "-"), ("scan", "-"), ("query",), ("artifact", "put", "-"), ("capture", "--stdin")],
+    ids=lambda words: words[0],
+)
+def test_closed_standard_input_is_a_failure_with_one_line_if_it_is_read(own, words):
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", programs.SCRIPTS / "ctx", *words],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    remedy = "redirect it: <FILE, or </dev/null"
+    assert (done.returncode, done.stderr) == (1, f"ctx: standard input is closed; {remedy}\n")
+
+
 @pytest.mark.parametrize("words", [("status",), ("rpc",), ("rpc", "rpc.discover"), ("status", "--json")])
 def test_output_that_cannot_be_written_is_a_failure_with_one_line(running, words):
     with open("/dev/full", "w") as full:
