@@ -1,4 +1,4 @@
-"""Handlers of ``artifact.*``, for the host and for sandboxes. Separate: one module for each family of methods."""
+"""Handlers of ``artifact.*``, for the host and for sandboxes."""
 
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.rpc.caller import Caller, viewer_of

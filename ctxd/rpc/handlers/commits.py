@@ -1,4 +1,4 @@
-"""Handlers of ``commit.*``, for the host and for sandboxes. Separate: one module for each family of methods."""
+"""Handlers of ``commit.*``, for the host and for sandboxes."""
 
 import msgspec
 

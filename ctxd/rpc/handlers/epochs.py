@@ -1,7 +1,4 @@
-"""Handler of ``epoch.show``: the system context that a session's model had received.
-
-Separate because its methods form a family of their own, as in the protocol.
-"""
+"""Handler of ``epoch.show``: the system context that a session's model had received."""
 
 from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.recorded_assemblies import Archive

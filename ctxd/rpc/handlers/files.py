@@ -1,4 +1,4 @@
-"""``file.resolve``: the object of a path. Separate: one module for each family of methods."""
+"""``file.resolve``: the object of a path."""
 
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf

@@ -1,4 +1,4 @@
-"""``mount.detect``: the mounts that a container has. Separate: one module for each family of methods."""
+"""``mount.detect``: the mounts that a container has."""
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo

@@ -1,4 +1,4 @@
-"""``search.*``: full-text search. Separate like every family. A sandbox searches one of its own sessions."""
+"""``search.*``: full-text search. A sandbox searches one of its own sessions."""
 
 from ctxd.rpc.caller import Caller
 from ctxd.search.search_queries import SearchQueries
