@@ -415,9 +415,10 @@ def test_a_sandbox_reaches_the_commits_of_its_own_sessions_alone(
                     attempt(id)
                 told.add((caught.value.message.replace(id, "ID"), caught.value.hint))
             assert len(told) == 1
-        for walk in (agent.commit_history, lambda id: agent.commit_materialize(commit=id)):
-            with refused("commit_not_found"):
-                walk(across.commit)
+        reached = agent.commit_history(across.commit)
+        assert ([each.commit for each in reached.commits], reached.next_commit) == ([across.commit], None)
+        with refused("commit_not_found"):
+            agent.commit_materialize(commit=across.commit)
         for call in (agent.commit_list, agent.commit_resolve):
             with refused("session_not_found"):
                 call(session=foreign.id)

@@ -240,7 +240,7 @@ async def test_messages_that_a_summary_replaced_do_not_count_towards_the_limit_o
         for _ in range(2):
             with pytest.raises(CtxdError, match="has at least 2,... characters; the limit for one assembly is 1,500"):
                 await home.assembler.assemble(live, call, chars_max=1_500)
-        assert "old" in (await home.assembler.look(live, call, chars_max=5_000)).context.text, "a larger limit"
+        assert "old" in (await home.assembler.dry_run(live, call, chars_max=5_000)).context.text, "a larger limit"
         append(live, [PromptEvent(text="more " * 1_000)])
         with pytest.raises(CtxdError, match="the limit for one assembly is 5,000"):
             await home.assembler.plan(live, None, chars_max=5_000)
@@ -270,6 +270,6 @@ async def test_content_that_was_rendered_before_counts_towards_the_limit_of_a_te
             with pytest.raises(CtxdError, match="the limit for one assembly is 2,000"):
                 await home.assembler.assemble(live, call, chars_max=2_000)
             assert live.assembly == 2, "a context that is refused is not recorded"
-            await home.assembler.look(live, call)
+            await home.assembler.dry_run(live, call)
             with pytest.raises(CtxdError, match="the limit for one assembly is 2,000"):
-                await home.assembler.look(live, call, chars_max=2_000)
+                await home.assembler.dry_run(live, call, chars_max=2_000)

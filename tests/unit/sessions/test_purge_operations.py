@@ -27,9 +27,7 @@ from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.live_session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
-from ctxd.sessions.session_settings import ForkBase
 from ctxd.sessions.sessions_elsewhere import MovedSession
-from ctxd.sessions.stored_session import SessionHead
 from ctxd.store import component_text_index
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
@@ -243,8 +241,8 @@ async def test_a_session_forked_during_a_purge_of_its_prompt_has_nothing_of_it(
         await say(w, "s1", ("user", "the secret"))
         copied = ForkOperations._own_documents
 
-        async def slowly(self: ForkOperations, base: ForkBase, head: SessionHead, session: str) -> list[Document]:
-            documents = await copied(self, base, head, session)
+        async def slowly(self: ForkOperations, *given: Any) -> list[Document]:
+            documents = await copied(self, *given)
             monkeypatch.undo()
             group.start_soon(partial(w.call, "object.purge", object=what))
             for _ in range(100):
@@ -396,7 +394,7 @@ async def test_a_purge_also_erases_texts_made_from_other_entries_with_the_same_v
             params = EntrySetParams(session=session, key="mode", value="the secret")
             await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
             wanted = Wanted("anthropic-messages", "m", None)
-            await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+            await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted)
         proof = await purge(home.sessions, CALL, entry_id("s", "mode"))
         texts = await home.store.scan(component_texts_prefix())
         assert len(texts) == 2 and all(is_purged(stored.document) for stored in texts)
@@ -418,7 +416,7 @@ async def test_a_repeated_purge_erases_texts_that_a_killed_one_left(
         params = EntrySetParams(session="s", key="mode", value="the secret")
         await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
         wanted = Wanted("anthropic-messages", "m", None)
-        await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+        await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted)
         purged = partial(purge, home.sessions, CALL, entry_id("s", "mode"))
         with monkeypatch.context() as patch:
             patch.setattr("ctxd.store.component_text_index.made_from", lambda *_, **__: [])
