@@ -1,5 +1,6 @@
 """Search for the sources of an import that are new, or have changed since they were imported."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,10 +105,15 @@ class ChangedSources:
 
         if path not in self._state.sources:
             return None
-        for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
+        for source in transcripts(self._harness, _file_of(path)):
             if not isinstance(source, Skipped) and source.path == path:
                 return _as_recorded(source, self._state.sources[path])
         return None
+
+
+def _file_of(path: str) -> Path:
+    """Return the file of the source ``path``: of a session in a database, the part before its last ``#``."""
+    return Path(path if os.path.lexists(path) else path.rpartition("#")[0] or path)
 
 
 def _as_recorded(source: "Transcript", known: SourceState) -> "Transcript":

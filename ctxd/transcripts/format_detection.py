@@ -12,6 +12,7 @@ from typing import Final, Literal
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, numbered, stored_sessions
 from ctxd.transcripts.record_decoding import Entry, Line, Record, decoded, lines, records_of
+from ctxd.transcripts.source_lines import open_source
 from ctxd.transcripts.transcript_files import Skipped
 
 Format = Literal[
@@ -85,7 +86,7 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
     Raises: UnknownFormat; ValueError for a damaged export or a line that is too long; OSError, sqlite3.Error; also
     while iterating.
     """
-    with path.open("rb") as file:
+    with open_source(path) as file:
         start = file.read(16)
     if start.startswith(b"SQLite format 3"):
         return "opencode-sqlite", _rows(stored_sessions(path))
@@ -95,7 +96,7 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
             return _of_document(path, decoded(path.read_bytes()))
         except ValueError as error:
             damage = error
-    with path.open("rb") as file:
+    with open_source(path) as file:
         first = [line.record for line in islice(lines(file), _PEEKED) if line.record is not None]
     format = format_of(first)
     if format is None and damage is not None:
@@ -103,7 +104,7 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
     if format is None:
         raise UnknownFormat(f"{path}: not a transcript of Claude Code, codex, pi or opencode")
     if format == "codex":
-        with path.open("rb") as file:
+        with open_source(path) as file:
             format = format if codex.conversation_in_events(file) is None else "codex-events"
     return format, _file_entries(path, LINE_READERS[format])
 
@@ -193,5 +194,5 @@ def _rows(sessions: Iterable[StoredSession | Skipped]) -> Iterator[Entry]:
 
 
 def _file_entries(path: Path, reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Iterator[Entry]:
-    with path.open("rb") as file:
+    with open_source(path) as file:
         yield from reader(lines(file))

@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     event: Event
 
 
-def lines(file: BinaryIO) -> Iterator[Line]:
+def lines(file: IO[bytes]) -> Iterator[Line]:
     """Yield the complete lines of ``file``, without blank lines and a byte order mark.
 
     A last line without a line feed is yielded only if it is valid: a harness may still be writing it. Memory: one line.

@@ -552,13 +552,13 @@ def test_a_pi_fork_continues_from_its_origin(
     def header(id: str, **more: str) -> Record:
         return {"type": "session", "version": 3, "id": id, "cwd": "/srv", "label": "h", **more}
 
+    (folder := tmp_path / "C#-app").mkdir()  # The mark separates a database from a session in it.
     if has_parent:
-        write(tmp_path / "origin.jsonl", [header(origin), *entries("abcd", None)])
+        write(folder / "origin.jsonl", [header(origin), *entries("abcd", None)])
         imported(daemon, "pi", tmp_path)
     records = [*entries("ab", None), *entries("xy", f"{origin[:6]}b")]
-    write(tmp_path / "z_fork.jsonl", [header(fork, parentSession=str(tmp_path / "origin.jsonl")), *records])
-    found = imported(daemon, "pi", tmp_path)
-    assert found["copied"] == (2 if has_parent else 0)
+    write(folder / "z_fork.jsonl", [header(fork, parentSession=str(folder / "origin.jsonl")), *records])
+    assert imported(daemon, "pi", tmp_path)["copied"] == (2 if has_parent else 0)
     assert views(client, here("pi", fork)) == (["habhxy"] if has_parent else ["habxy"])
 
 

@@ -77,3 +77,19 @@ def test_a_sub_agent_of_a_conversation_before_1970_is_imported(
     path = write(tmp_path / f"{claude.session}.jsonl", early)
     assert imported(daemon, "claude", path)["skipped"] == []
     assert newest(client, claude.id) == "abcd"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_branch_after_a_rewind_is_the_newest_even_if_the_clock_was_set_back(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, is_whole: bool
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    for record in records[2:]:
+        record["timestamp"] = record["timestamp"].replace("T03:", "T04:")
+    path = write(tmp_path / f"{claude.session}.jsonl", records)
+    if not is_whole:
+        imported(daemon, "claude", path)
+    append(path, claude("e", after="b"), claude("f", "assistant"), *claude.turn("g", "h"))
+    imported(daemon, "claude", path)
+    assert newest(client, claude.id) == "abefgh"

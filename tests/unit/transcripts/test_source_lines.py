@@ -8,6 +8,7 @@ import pytest
 
 from ctxd.transcripts import discovery, record_decoding
 from ctxd.transcripts.discovery import Transcript, lines_at, lines_of, transcripts
+from ctxd.transcripts.format_detection import read
 from ctxd.transcripts.record_decoding import PART, WHOLE_LINE_BYTES_MAX, Line, joined_parts
 from ctxd.transcripts.source_lines import open_source, source_lines, zstd
 
@@ -107,3 +108,12 @@ def test_parts_of_a_line_beyond_the_limit_stay_separate_and_in_order(monkeypatch
     found = [Line(place, part) for place, part in enumerate([*parts, {**parts[2], "number": 4, "last": True}, {}], 1)]
     monkeypatch.setattr(record_decoding, "LINE_BYTES_MAX", 16)
     assert list(joined_parts(found)) == found
+
+
+@pytest.mark.requirement("CLI-13")
+def test_a_compressed_transcript_is_read_as_events(tmp_path: Path) -> None:
+    record = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "hello"}}
+    path = tmp_path / "r.jsonl.zst"
+    path.write_bytes(zstd.compress(json.dumps(record).encode() + b"\n"))
+    format, entries = read(path)
+    assert format == "claude-code" and [entry.event for entry in entries][0].text == "hello"
