@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.format_detection import UnknownFormat, read
 from ctxd.transcripts.record_decoding import Entry, total_usage
+from ctxd.transcripts.source_lines import DAMAGED_FRAME, open_source
 from ctxd_protocol.event_types import Event
 
 _TEXT_CHARS: Final = 200
@@ -67,7 +69,7 @@ def opened(file: Path) -> Iterator[tuple[str, Iterator[Entry]]]:
         yield read(file)
     except UnknownFormat as error:
         raise Stop(USAGE, str(error), symbol="unknown_format") from None
-    except (OSError, ValueError, sqlite3.Error) as error:
+    except (OSError, ValueError, *DAMAGED_FRAME, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise Stop(FAILURE, f"cannot read {file}: {reason}", symbol="unreadable") from None
 
@@ -83,10 +85,15 @@ def _show(run: Invocation, entry: Entry) -> None:
     run.screen.line(run.screen.clipped(f"{at:<24}  {_kind(event):<11}  {cell(text)}{side}"))
 
 
+def _content(file: Path) -> bytes:
+    with open_source(file) as source:
+        return source.read()
+
+
 def _translate(run: Invocation, file: Path, format: str, entries: Iterator[Entry], wanted: str) -> None:
     name = f"{format}-v1"
     if name in DELTA_FORMATS:
-        delta = Delta(name, file.read_bytes, 0, 0)
+        delta = Delta(name, partial(_content, file), 0, 0)
     else:
         # A database or an export: nothing can be appended to it, so it is not a format of deltas.
         array = joined([encoded(item_of(entry.event)) for entry in entries])

@@ -83,8 +83,8 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
     """Return the format of the transcript at ``path``, and its events in the order of the file.
 
     The file stays open until the iterator ends. Memory: one line, or one message of a database; an export as a whole.
-    Raises: UnknownFormat; ValueError for a damaged export or a line that is too long; OSError, sqlite3.Error; also
-    while iterating.
+    Raises: UnknownFormat; ValueError for a damaged export or a line that is too long; OSError, sqlite3.Error, EOFError
+    and zstd's error; also while iterating.
     """
     with open_source(path) as file:
         start = file.read(16)

@@ -24,6 +24,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+DAMAGED_FRAME: Final = (EOFError, zstd.ZstdError)
+"""Errors of reading a compressed source that is damaged, or not complete yet."""
+
 _PART_BYTES: Final = 2 * 1024 * 1024
 _WORD_BYTES_MAX: Final = 4096
 _LINKS_BYTES_MAX: Final = 4096
@@ -82,7 +85,7 @@ class _Unpacked(BufferedReader):
         here = self.tell()
         if self._last_end is None:
             self._last_end, at = 0, here
-            with suppress(EOFError, zstd.ZstdError):  # Reading the lines raises it again, where the damage is.
+            with suppress(*DAMAGED_FRAME):  # Reading the lines raises it again, where the damage is.
                 while piece := self.read(_HASHED_BYTES):
                     found = piece.rfind(b"\n") + 1
                     self._last_end = at + found if found else self._last_end

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.cli.transcript import opened
+from ctxd.click_support import Stop
 from ctxd.transcripts import discovery, record_decoding
 from ctxd.transcripts.discovery import Transcript, lines_at, lines_of, transcripts
 from ctxd.transcripts.format_detection import read
@@ -117,3 +119,13 @@ def test_a_compressed_transcript_is_read_as_events(tmp_path: Path) -> None:
     path.write_bytes(zstd.compress(json.dumps(record).encode() + b"\n"))
     format, entries = read(path)
     assert format == "claude-code" and [entry.event for entry in entries][0].text == "hello"
+
+
+@pytest.mark.requirement("CLI-13")
+@pytest.mark.parametrize("content", [zstd.compress(b'{"type":"user"}\n' * 99)[:-9], b"no frame"], ids=["cut", "plain"])
+def test_a_damaged_compressed_transcript_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    path.write_bytes(content)
+    with pytest.raises(Stop, match="cannot read .*r.jsonl.zst") as stopped, opened(path) as (_, entries):
+        list(entries)
+    assert stopped.value.symbol == "unreadable"
