@@ -32,8 +32,8 @@ python:
 demo: run-time
 	$(BIN)/python -m ctxd.examples.demo
 
-# Processes of a test run: six keep two processors busy, as more than half of a run is waiting.
-WORKERS ?= 6
+# Processes of a test run: four keep two processors busy, as half of a run is waiting.
+WORKERS ?= 4
 
 # With REPORTS=folder, the suites write their results there and print what took longest.
 REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS)/$(@:suite=test).xml)

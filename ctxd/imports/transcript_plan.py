@@ -264,8 +264,7 @@ class TranscriptPlan:
     def _branch(self, start: Start, agent: str = "", *, after: int | None = None) -> Branch:
         branch = Branch(len(self._branches), agent, start)
         if agent == self._agent:
-            # It is newer than what it leaves, even if the clock was set back since.
-            branch.at = self.newest
+            branch.at = self.newest  # It is newer than what it leaves, even if the clock was set back since.
         self._branches.append(branch)
         if after is not None and agent == self._agent:
             self.branch_points.append(after)
