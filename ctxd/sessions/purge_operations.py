@@ -15,7 +15,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_document import STORED_NAMES
-from ctxd.objects.document import Page
+from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, ENTRY_PREFIX, UNPURGEABLE_PREFIXES, is_hash, session_of
 from ctxd.objects.version_state import is_purged
 from ctxd.sessions.call_erasure import native_id, own_id, without_calls
@@ -87,7 +87,10 @@ async def purge(sessions: Sessions, call: WriteRequest, id: str, session: str | 
     if id.startswith(COMMIT_PREFIX):
         return await _purge_imported(sessions, call, ids, session)
     gone = await _content_of_call(store, id)
-    restate = make_eraser(gone, partial(without_calls, calls={native_id(id)}, gone=gone))
+    lines = partial(without_calls, calls={native_id(id)}, gone=gone)
+    # Another session of the family may use the same id for a call of its own.
+    elsewhere = make_eraser(ErasedContent(gone.texts), lines)
+    restate = partial(_restated_call, session=session, own=make_eraser(gone, lines), elsewhere=elsewhere)
     async with sessions.purging(session) as others:
         family = (session, *others)
     # Found before the locks are taken, and not in the thread that commits: a session may have 100,000 commits. That
@@ -125,6 +128,12 @@ async def purge(sessions: Sessions, call: WriteRequest, id: str, session: str | 
     if not (is_moved and (count or copies)):
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, live.chat_ref))
+
+
+def _restated_call(document: Document, session: str, own: Restate, elsewhere: Restate) -> Document | None:
+    """Return ``document`` without a purged call of ``session``; None if nothing changes."""
+    of = session_of(document.id) or document.payload.get(STORED_NAMES["session"])
+    return (own if of == session else elsewhere)(document)
 
 
 async def _commits_to_restate(store: VersionStore, sessions: Sequence[str], restate: Restate) -> list[str]:

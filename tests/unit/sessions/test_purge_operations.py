@@ -214,6 +214,25 @@ async def test_a_purged_call_keeps_no_arguments_and_output_in_the_chat_in_whatev
     assert _holding(tmp_path / "state", b"the secret") == []
 
 
+@pytest.mark.requirement("SEC-8")
+async def test_the_purge_of_a_call_leaves_a_fork_s_own_call_with_the_same_id(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "hello"))
+        await w.call("session.fork", session="s1", fork="f1")
+        for session in ("s1", "f1"):
+            await record(w, session, "c1", f"output of {session}", chat="none")
+            call = ToolCallEvent(call="c1", tool="bash", args=f"made by {session}")
+            output = ToolResultEvent(call="c1", text=f"seen by {session}")
+            events = [msgspec.to_builtins(event) for event in (call, output)]
+            await w.call("session.append", session=session, events=events)
+        assert (await w.call("object.purge", object="c1")).complete
+        for session, left in (("s1", (None, "[purged]")), ("f1", ("made by f1", "seen by f1"))):
+            w.sessions.unload(session)
+            call, output = [each.event for each in (await w.call("session.events", session=session)).events][-2:]
+            assert (call.args, output.text) == left
+
+
 @pytest.mark.requirement("SES-28")
 async def test_a_fork_continued_during_a_purge_of_its_prompt_keeps_nothing_of_it(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
