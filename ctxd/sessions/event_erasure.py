@@ -32,7 +32,6 @@ from ctxd.sessions.stored_session import (
     AppendChat,
     SegmentOperation,
     SessionDelta,
-    chars_of,
     events_size,
     preview_of,
     read_bundle,
@@ -148,10 +147,9 @@ class ErasedContent:
         kept |= {name: PURGED_TEXT for name in goes if name in _TEXTS}
         return type(event)(**kept)
 
-    def losses(self, events: Iterable[Event]) -> tuple[int, int]:
-        """Return how many of ``events`` lose content, and how many characters the chat loses with it."""
-        changed = [(event, left) for event in events if (left := self.event(event)) is not event]
-        return len(changed), chars_of(event for event, _ in changed) - chars_of(left for _, left in changed)
+    def losses(self, events: Iterable[Event]) -> int:
+        """Return how many of ``events`` lose content."""
+        return sum(self.event(event) is not event for event in events)
 
     def delta(self, delta: SessionDelta) -> SessionDelta:
         """Return ``delta`` without purged texts; itself if unchanged."""
@@ -352,20 +350,20 @@ async def events_in(live: LiveSession, wanted: Iterable[int] | None) -> AsyncGen
             yield [event for (turn, _), event in page.placed() if turn in numbers]
 
 
-async def content_in(live: LiveSession, wanted: Iterable[int] | None) -> tuple[ErasedContent, int, int]:
-    """Return the content of the turns ``wanted``, how many of their events have content, and how many characters the
-    chat loses with it. Memory: the content and one page of events. Raises and cancel: as ``events_in``."""
+async def content_in(live: LiveSession, wanted: Iterable[int] | None) -> tuple[ErasedContent, int]:
+    """Return the content of the turns ``wanted``, and how many of their events have content. Memory: the content and
+    one page of events. Raises and cancel: as ``events_in``."""
     texts: set[str] = set()
-    count = freed = 0
+    count = 0
     async with aclosing(events_in(live, wanted)) as pages:
         async for events in pages:
-            found, (number, chars) = await off_loop(events_size(events), partial(_content_of, events))
+            found, number = await off_loop(events_size(events), partial(_content_of, events))
             texts |= found
-            count, freed = count + number, freed + chars
-    return ErasedContent(texts), count, freed
+            count += number
+    return ErasedContent(texts), count
 
 
-def _content_of(events: Sequence[Event]) -> tuple[frozenset[str], tuple[int, int]]:
-    """Return the content of ``events``, and what they lose with it."""
+def _content_of(events: Sequence[Event]) -> tuple[frozenset[str], int]:
+    """Return the content of ``events``, and how many of them have any."""
     gone = ErasedContent(text for event in events for text in _texts(event))
     return gone.texts, gone.losses(events)

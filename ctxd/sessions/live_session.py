@@ -423,12 +423,11 @@ class LiveSession:
         delta: Callable[[SessionDelta], SessionDelta],
         preview: Callable[[str], str],
         settings: Callable[[SessionSettings], SessionSettings],
-        freed: int,
     ) -> Pending:
         """Submit ``write``, which purges events, and once it is durable purge them from the live state: ``event``,
-        ``delta``, ``preview`` and ``settings`` return their argument without purged content; ``freed``: the characters
-        that the chat loses. Called under the lock, without an await since the decision; keep the lock until the write
-        is durable or has failed, as until then it is unknown on which state to decide another. Raises: as ``submit``.
+        ``delta``, ``preview`` and ``settings`` return their argument without purged content. Called under the lock,
+        without an await since the decision; keep the lock until the write is durable or has failed, as until then it is
+        unknown on which state to decide another. Raises: as ``submit``.
         """
         self.require_current()
 
@@ -438,7 +437,6 @@ class LiveSession:
             self.recent = {number: tuple(map(event, events)) for number, events in self.recent.items()}
             self._recent_sizes = {number: events_size(events) for number, events in self.recent.items()}
             self._recent_chars = sum(self._recent_sizes.values())
-            self.state.chat_chars -= freed
             self._run = [None if each is None else delta(each) for each in self._run]
             self.preview, self.first_prompt = preview(self.preview), preview(self.first_prompt)
             self.settings = settings(self.settings)

@@ -99,11 +99,10 @@ async def purge(sessions: Sessions, call: WriteRequest, id: str, session: str | 
     copies = await _commits_to_restate(store, family, restate)
     live = await sessions.live(session)
     async with live.lock:
-        count = freed = 0
+        count = 0
         async with aclosing(read_pages(live)) as pages:
             async for page in pages:
-                number, chars = await off_loop(events_size(page.events), partial(gone.losses, page.events))
-                count, freed = count + number, freed + chars
+                count += await off_loop(events_size(page.events), partial(gone.losses, page.events))
         live.require_current()
         is_moved = live.session in live.moved_sessions
         if is_moved:
@@ -121,7 +120,7 @@ async def purge(sessions: Sessions, call: WriteRequest, id: str, session: str | 
                     searched=searched,
                 )
                 write = _write(call, asked, session)
-                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
+                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings)
         call.submitted = True
         await _settled(pending)
     proof = await _proof(sessions, call, asked, pending)
@@ -169,7 +168,7 @@ async def _purge_imported(sessions: Sessions, call: WriteRequest, ids: Sequence[
                     ids, guard.keyed_hash, within=heads, restate=make_eraser(gone), sharing=without_bundle
                 )
                 write = _write(call, asked, session)
-                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
+                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings)
             residue = []
         call.submitted = True
         await _settled(pending)
@@ -234,7 +233,7 @@ async def purge_chat(sessions: Sessions, call: WriteRequest, session: str, turns
     async with live.lock:
         live.require_current()
         live.require_here()
-        gone, count, freed = await content_in(live, turns)
+        gone, count = await content_in(live, turns)
         live.require_current()
         if not count:
             return await _nothing_left(store, live.chat_ref)
@@ -247,7 +246,7 @@ async def purge_chat(sessions: Sessions, call: WriteRequest, session: str, turns
                 messages=count,
             )
             write = _write(call, asked, session)
-            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings)
         call.submitted = True
         await _settled(pending)
     return await _proof(sessions, call, asked, pending)
@@ -267,7 +266,7 @@ async def sessions_with_text(
     """
     others: tuple[str, ...] = ()
     if id == live.chat_ref:
-        gone, _, _ = await content_in(live, turns)
+        gone, _ = await content_in(live, turns)
     else:
         gone = await _content_of_call(store, id)
         others = await _sessions_of(store, [id, *await store.read_index(partial(with_same_text, id=id))])
@@ -275,7 +274,7 @@ async def sessions_with_text(
     for name, each in sessions:
         async with aclosing(read_pages(each)) as pages:
             async for page in pages:
-                if (await off_loop(events_size(page.events), partial(gone.losses, page.events)))[0]:
+                if await off_loop(events_size(page.events), partial(gone.losses, page.events)):
                     found[name] = None
                     break
     return tuple(dict.fromkeys((*found, *others)))

@@ -53,14 +53,13 @@ T = TypeVar("T")
 class Segments(msgspec.Struct, frozen=True):
     """All deltas of a session, with marks instead of messages, and the sequence of the write of each.
 
-    ``run``: the deltas of the last run, in the form in which its bundle will hold them. ``chars``: characters of all
-    messages. ``valid_time``: that of the newest segment, or 0.
+    ``run``: the deltas of the last run, in the form in which its bundle will hold them. ``valid_time``: that of the
+    newest segment, or 0.
     """
 
     deltas: list[SessionDelta]
     seqs: list[int]
     run: list[SessionDelta | None]
-    chars: int
     valid_time: int
 
 
@@ -126,7 +125,6 @@ async def load(
         return None
     segments = await (_past(store, lineage, at) if at.is_past else _newest(store, lineage, lane))
     state = await lane.run(replay_deltas, segments.deltas, size=len(segments.deltas))
-    state.chat_chars = segments.chars
     return LiveSession(
         store,
         session,
@@ -177,16 +175,13 @@ async def pages(
 async def _past(store: VersionStore, lineage: Lineage, at: AsOf) -> Segments:
     whole: list[SessionDelta] = []
     seqs: list[int] = []
-    newest = chars = 0
+    newest = 0
     async for page, deltas in pages(store, lineage, as_of=at):
-        for delta in deltas:
-            mark, size = marked(delta)
-            whole.append(mark)
-            chars += size
+        whole += map(marked, deltas)
         seqs += [stored.tx for stored in page]
         newest = page[-1].valid_time
     # A past state is never written to, so it needs no run.
-    return Segments(whole, seqs, [], chars, newest)
+    return Segments(whole, seqs, [], newest)
 
 
 async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments:
@@ -197,20 +192,17 @@ async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments
     ends = [lineage.segment_id(number) for number in carriers(count)]
     whole: list[SessionDelta] = []
     seqs: list[int] = []
-    chars = 0
     for start in range(0, len(ends), BUNDLES_AT_ONCE):
         some = ends[start : start + BUNDLES_AT_ONCE]
         carrying = await store.bulk(some, content=True)
         if len(carrying) < len(some):
             raise CtxdError("corrupt", f"segments of session {session} are missing")
-        deltas, more, size = await lane.run(_unbundled, list(carrying.values()), size=len(some) * RUN)
+        deltas, more = await lane.run(_unbundled, list(carrying.values()), size=len(some) * RUN)
         seqs += more
-        chars += size
         large = {lineage.segment_id(len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
         for part in batched(large, LARGE_AT_ONCE):
             for id, stored in (await store.bulk(part)).items():
-                deltas[large[id]], size = marked(read_segment(stored.document))
-                chars += size
+                deltas[large[id]] = marked(read_segment(stored.document))
         whole += [delta for delta in deltas if delta is not None]
     # Segments written meanwhile are left out: another caller has loaded the session then.
     run: list[SessionDelta | None] = []
@@ -218,13 +210,11 @@ async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments
         for delta in found:
             # A bundle has only the session's own deltas, so that a purge finds inherited ones in one place.
             run.append(kept_in_run(delta) if len(whole) >= inherited else None)
-            mark, size = marked(delta)
-            whole.append(mark)
-            chars += size
+            whole.append(marked(delta))
         seqs += [stored.tx for stored in page]
     if len(whole) != count:
         raise CtxdError("corrupt", f"session {session} has {len(whole)} of its {count} segments")
-    return Segments(whole, seqs, run, chars, newest[0].valid_time if newest else 0)
+    return Segments(whole, seqs, run, newest[0].valid_time if newest else 0)
 
 
 def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -234,20 +224,14 @@ def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
         yield some
 
 
-def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], list[int], int]:
-    """Return the deltas of the runs that the segments ``carrying`` end, None for large ones, the sequences of their
-    writes, and the number of characters of their messages."""
+def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], list[int]]:
+    """Return the deltas of the runs that the segments ``carrying`` end, None for large ones, and the sequences of their
+    writes."""
     deltas: list[SessionDelta | None] = []
     seqs: list[int] = []
-    chars = 0
     for stored in carrying:
         bundle = read_bundle(stored.document)
         seqs += (*bundle.seqs, stored.tx)
-        for delta in (*bundle.deltas, read_segment(stored.document)):
-            if delta is None:
-                deltas.append(None)
-                continue
-            mark, size = marked(delta)
-            deltas.append(mark)
-            chars += size
-    return deltas, seqs, chars
+        run = (*bundle.deltas, read_segment(stored.document))
+        deltas += [None if delta is None else marked(delta) for delta in run]
+    return deltas, seqs

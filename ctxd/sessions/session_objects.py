@@ -76,7 +76,7 @@ async def version(
     newest, size = first[-1], 0
     async with aclosing(pages(store, lineage, as_of=at)) as every:
         async for segments, found in every:
-            deltas += found if is_chat else [marked(delta)[0] for delta in found]
+            deltas += found if is_chat else map(marked, found)
             size += sum(text_size(messages_of(delta)) for delta in found) if is_chat else 0
             if size_max is not None and size > size_max:
                 message = f"{id} has more than {size_max:,} characters"

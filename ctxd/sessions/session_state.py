@@ -28,7 +28,6 @@ from ctxd.sessions.stored_session import (
     ShowObjects,
     Snapshot,
     UnpinObjects,
-    chars_of,
     mark_of,
 )
 from ctxd_protocol.event_types import starts_turn
@@ -102,14 +101,13 @@ class SessionState:
     ``warm`` (with places, as in ``recency``) and ``chosen_calls`` (by turn) hold the active tool calls that
     auto-collapse may deactivate. ``segments``: number of segments applied. ``tail``: changes of sets since the last
     snapshot; ``snapshot_due``: ``tail`` exceeds the size of the sets, so the next segment should carry a snapshot.
-    ``turn``: number of the current turn, 0 before the first prompt. ``chat_chars``: characters of all messages.
-    ``usage``: billed usage by the number of the assembly.
+    ``turn``: number of the current turn, 0 before the first prompt. ``usage``: billed usage by the number of the
+    assembly.
     """
 
     __slots__ = (
         "active",
         "calls",
-        "chat_chars",
         "chosen",
         "chosen_calls",
         "index",
@@ -136,7 +134,6 @@ class SessionState:
         self.read: dict[str, int] = {}
         self.turn = 0
         self.turns: list[list[Message | None]] = [[]]
-        self.chat_chars = 0
         self.pages = ChatPages()
         self.calls: dict[int, int] = {}
         self.recency: dict[str, tuple[int, int]] = {}
@@ -322,7 +319,6 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
 
 def _say(state: SessionState, operation: AppendChat) -> None:
     turns, pages = state.turns, state.pages
-    state.chat_chars += chars_of(operation.events)
     is_first = not pages or pages.segment(-1) != state.segments
     for event in operation.events:
         if starts_turn(event):

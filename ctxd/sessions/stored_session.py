@@ -303,18 +303,17 @@ def chars_of(events: Iterable[Event]) -> int:
     return sum([len(event.text) for event in events if isinstance(event, shown) and mark_of(event) is not None])
 
 
-def marked(delta: SessionDelta) -> tuple[SessionDelta, int]:
-    """Return ``delta`` with events without text, which suffice to fold a session, and the number of characters of its
-    messages. A delta without chat is returned unchanged."""
+def marked(delta: SessionDelta) -> SessionDelta:
+    """Return ``delta`` with events without text, which suffice to fold a session. A delta without chat is returned
+    unchanged."""
     for operation in delta:
         if isinstance(operation, AppendChat):
             break
     else:
-        return delta, 0
-    chars = sum([chars_of(operation.events) for operation in delta if isinstance(operation, AppendChat)])
+        return delta
     return tuple(
         [AppendChat(tuple(map(_event_mark, each.events))) if isinstance(each, AppendChat) else each for each in delta]
-    ), chars
+    )
 
 
 def _event_mark(event: Event) -> Event:

@@ -31,7 +31,7 @@ async def whole(w: World, session: str, at: AsOf | None = None) -> tuple[Any, ..
     prompt = await w.sessions.store.get(view.system_prompt_ref, at or AsOf(), content=True)
     assert prompt is not None
     state = live.state
-    marks = (state.turns, dict(state.calls), dict(state.recency), dict(state.read), state.segments, state.chat_chars)
+    marks = (state.turns, dict(state.calls), dict(state.recency), dict(state.read), state.segments)
     return sets, marks, list(live.seqs), view.labels, view.entries, prompt.document.content
 
 

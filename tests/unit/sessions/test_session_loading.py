@@ -201,14 +201,14 @@ async def test_a_session_at_work_is_not_unloaded(tmp_path: Path) -> None:
             assert not busy.lost
 
 
-async def test_a_session_of_an_earlier_time_has_the_size_that_it_had_then(tmp_path: Path) -> None:
+async def test_a_session_of_an_earlier_time_has_the_turns_that_it_had_then(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
         created = (await w.call("session.create", agent="a", session="s")).receipt
         known = [(created.seq, created.vt, 0)]
         for text in ("one", "three", "x"):
             receipt = (await say(w, "s", ("user", text), ("assistant", "yes"))).receipt
-            known.append((receipt.seq, receipt.vt, (await w.sessions.live("s")).state.chat_chars))
-        for seq, valid_time, chars in known:
+            known.append((receipt.seq, receipt.vt, (await w.sessions.live("s")).state.turn))
+        for seq, valid_time, turns in known:
             past = await load(
                 w.store,
                 "s",
@@ -218,5 +218,5 @@ async def test_a_session_of_an_earlier_time_has_the_size_that_it_had_then(tmp_pa
                 lineage=w.sessions.lineage("s"),
             )
             assert past is not None
-            assert (past.state.chat_chars, past.updated_at) == (chars, valid_time)
-        assert [chars for *_, chars in known] == sorted({chars for *_, chars in known})
+            assert (past.state.turn, past.updated_at) == (turns, valid_time)
+        assert [turns for *_, turns in known] == [0, 1, 2, 3]
