@@ -6,7 +6,6 @@ writing connection checkpoints), no memory map. Knows no table.
 
 import errno
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -22,11 +21,7 @@ import apsw
 from ctxd import limits
 from ctxd.failpoints import hit
 from ctxd.worker_threads import background
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from ctxd.zstandard import zstd
 
 Connection = apsw.Connection
 """A connection. One thread at a time may use it."""

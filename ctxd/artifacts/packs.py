@@ -7,7 +7,6 @@ dead record of the same length. Everything else about artifacts can be rebuilt f
 import errno
 import os
 import struct
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,11 +17,7 @@ from blake3 import blake3
 
 from ctxd.failpoints import hit
 from ctxd.file_writes import erase, sync_folder
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from ctxd.zstandard import zstd
 
 PACK_BYTES: Final = 64 * 1024 * 1024
 """Size in bytes at which a pack takes no further records."""

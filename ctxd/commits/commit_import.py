@@ -3,7 +3,6 @@
 An existing commit is recognised by its content and its parent, at any instant, so a killed import can be repeated.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -31,15 +30,11 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.store import commit_index
 from ctxd.store.write_types import PackedText, Write
+from ctxd.zstandard import zstd
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secret_types import SecretPolicy, Secrets
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 _DECIDED_AT_ONCE: Final = 50
 """Deltas after which other calls get a turn: deciding about them takes some 5 ms."""

@@ -3,7 +3,6 @@
 Only one call is in flight at a time, since the commits of the next call continue its commits.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,13 +12,9 @@ from anyio.abc import TaskGroup
 from blake3 import blake3
 
 from ctxd.imports.plan_types import PlannedDelta
+from ctxd.zstandard import zstd
 from ctxd_client.errors import CallFailed
 from ctxd_protocol.methods.commits import ImportedDelta
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 if TYPE_CHECKING:
     from ctxd_client import Client

@@ -8,7 +8,6 @@ disk afterwards.
 """
 
 import os
-import sys
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -19,11 +18,7 @@ from blake3 import blake3
 
 from ctxd.failpoints import hit
 from ctxd.file_writes import erase
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from ctxd.zstandard import zstd
 
 FOLDER: Final = "snapshots"
 SUFFIX: Final = ".snapshot"

@@ -7,7 +7,6 @@ last line feed is left for the next read unless it is a complete JSON object, wh
 import os
 import re
 import stat
-import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,11 +17,7 @@ from typing import IO, Final, NamedTuple
 import msgspec
 
 from ctxd.transcripts.record_decoding import PART, WHOLE_LINE_BYTES_MAX, Record, decoded
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from ctxd.zstandard import zstd
 
 DAMAGED_FRAME: Final = (EOFError, zstd.ZstdError)
 """Errors of reading a compressed source that is damaged, or not complete yet."""

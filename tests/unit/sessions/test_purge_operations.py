@@ -175,7 +175,7 @@ async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: 
         live = await w.sessions.live("s1")
         done = await w.call("object.purge", object="c1")
         assert (done.complete, done.residue, done.objects, done.texts) == (True, (), ("c1",), 4)
-        assert not any("the secret" in str(events) for events in live.recent.values()), "what is in memory is erased too"
+        assert not any("the secret" in str(events) for events in live.recent.values()), "nor is it in memory"
         w.sessions.unload("s1")
         kept = [each.event for each in (await w.call("session.events", session="s1")).events]
         assert kept[0] == log[0]
