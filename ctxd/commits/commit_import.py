@@ -26,6 +26,7 @@ from ctxd.objects.commit_document import Fields, commit_id
 from ctxd.objects.document import Document, decode_content, encode_content
 from ctxd.secrets.redaction import Capture
 from ctxd.sessions.live_session import Accepted, WriteRequest
+from ctxd.sessions.operation_admission import require_may_backdate
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.store import commit_index
@@ -72,7 +73,8 @@ class CommitImports:
         """
         policy = self._commits.policy_of(params.session)
         for number, one in enumerate(params.deltas):
-            self._commits.require_datable(viewer, one.valid_time)
+            if one.valid_time is not None:
+                require_may_backdate(viewer.actor)
             if one.after is not None and (one.parent is not None or one.after >= number):
                 message = f"deltas[{number}].after is {one.after}"
                 hint = "Set either parent or after; after is the zero-based index of an earlier delta in this call."

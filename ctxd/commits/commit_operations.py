@@ -35,6 +35,7 @@ from ctxd.sessions.live_session import (
     find_replay,
     kept_result,
 )
+from ctxd.sessions.operation_admission import require_may_backdate
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session_loading import batched
@@ -116,7 +117,8 @@ class Commits(CommitReads):
         ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is written.
         """
         policy = self.policy_of(params.session)
-        self.require_datable(viewer, params.valid_time)
+        if params.valid_time is not None:
+            require_may_backdate(viewer.actor)
         if [params.delta, params.delta_base64, params.artifact].count(None) != 2:
             message = "exactly one of delta, delta_base64 and artifact is required"
             hint = "delta is text, delta_base64 is bytes, artifact is the address of bytes that are stored."
@@ -353,12 +355,6 @@ class Commits(CommitReads):
     def _guard(self, viewer: CommitViewer, session: str | None) -> Guard:
         # Tags of a sandbox's texts are its own: see ``Guard.by``.
         return self._sessions.guard.by(session or "") if viewer.is_confined else self._sessions.guard
-
-    def require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
-        """Raises: CtxdError ``invalid_params`` unless ``viewer`` may write at ``valid_time``."""
-        if valid_time is not None and viewer.is_confined:
-            message = "valid_time is only allowed on host connections; a sandbox cannot set it"
-            raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
 
     def require_kept(self, session: str | None) -> None:
         """Raises: CtxdError ``session_removed`` if ``session`` is in the trash or was removed for good."""

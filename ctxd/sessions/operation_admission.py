@@ -65,7 +65,8 @@ def admitted(
             request = request or write_request(kind, actor.principal, params)
             allowed = (*states, "paused") if also_paused else states
             if getattr(params, "valid_time", None) is not None:
-                _require_datable(self.sessions, actor, params.valid_time)
+                require_may_backdate(actor)
+                self.sessions.store.require_past((params.valid_time,))
             live = await self.sessions.live(params.session)
             with Ticket(live.lock.queue) as ticket:
                 replay = await live.admit(ticket, request, heads=heads(params), states=allowed)
@@ -90,9 +91,8 @@ def admitted(
     return decorate
 
 
-def _require_datable(sessions: Sessions, actor: Actor, valid_time: int) -> None:
-    """Raises: CtxdError invalid_params unless ``actor`` may write at ``valid_time``."""
+def require_may_backdate(actor: Actor) -> None:
+    """Raises: CtxdError invalid_params for a sandbox, which cannot choose the time of a write."""
     if actor.is_confined:
         message = "valid_time is only allowed on host connections; a sandbox cannot set it"
         raise CtxdError("invalid_params", message, hint="Omit valid_time.", outcome="not_applied")
-    sessions.store.require_past((valid_time,))

@@ -82,7 +82,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     "path_escapes_mount": ErrorKind(-32006, "forbidden", "The path leads out of its mount."),
     "session_not_active": ErrorKind(-32007, "invalid_state", "The session is paused; resume it."),
     "session_closed": ErrorKind(-32007, "invalid_state", "The session is closed."),
-    "session_removed": ErrorKind(-32007, "invalid_state", "The session is in the trash; restore it."),
+    "session_removed": ErrorKind(-32007, "invalid_state", "The session was removed; restore it if it is in the trash."),
     "session_in_sandbox": ErrorKind(-32007, "invalid_state", "A registered sandbox depends on this setting."),
     "not_in_index": ErrorKind(-32007, "invalid_state", "The object is not in the session's index."),
     "not_in_pool": ErrorKind(-32007, "invalid_state", "The object is not in the metadata pool."),
