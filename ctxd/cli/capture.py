@@ -44,7 +44,7 @@ _BY_SIGNAL: Final = 128
     examples="ctx capture -- claude -p --output-format stream-json --verbose 'fix the tests'\n"
     "claude -p --output-format stream-json --verbose 'fix it' | ctx capture --stdin\n"
     "ctx capture --from ~/.claude/projects/-srv-app/0b1c….jsonl --session app\n"
-    "ctx capture --from ~/.codex/sessions/2026/12/01/rollout-….jsonl --parent ctx-1a2b3c4d",
+    "ctx capture --from rollout-….jsonl --parent ctx-1a2b3c4d",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the agent's output from standard input.")
